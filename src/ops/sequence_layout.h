@@ -1,0 +1,23 @@
+// Which tokens form a document. Every layer receives it: attention, RoPE, and whatever carries state along a sequence.
+//
+// Tokens of all documents lie one after the other, without padding: T = cu_seqlens.back().
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace phalanx {
+
+struct SequenceLayout {
+  std::vector<std::int64_t> cu_seqlens;  // [documents + 1], starts with 0
+  at::Tensor position_ids;               // [T] int64, on the device of the tokens
+  std::int64_t max_length = 0;           // of the longest document
+
+  std::int64_t tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
+};
+
+// Documents of the given lengths, positions counted from 0 in each. Throws Error for a length < 1.
+SequenceLayout layout_from_lengths(const std::vector<std::int64_t>& lengths, at::Device device = at::kCPU);
+
+}  // namespace phalanx

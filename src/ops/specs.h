@@ -1,0 +1,39 @@
+// What distinguishes one model family from another, as plain data. The operators read these; no operator knows a family.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace phalanx {
+
+// Rotary position embedding. `inv_freq` [rotary_dim / 2] already holds the scaling (linear, yarn, llama3, ...).
+struct RopeSpec {
+  std::vector<double> inv_freq;
+  double attention_scaling = 1.0;  // cos and sin are multiplied by it
+};
+
+struct AttentionSpec {
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  double scale = 0.0;                          // of the scores, head_dim^-0.5 as a rule
+  std::optional<std::int64_t> sliding_window;  // a query sees this many keys, itself included
+  bool qk_norm = false;                        // RMSNorm over head_dim on q and k before RoPE
+  double norm_eps = 1e-6;                      // of the q and k norms
+};
+
+enum class ScoreFunction { kSoftmax, kSigmoid };
+
+struct RouterSpec {
+  std::int64_t num_experts = 0;  // E <= 512
+  std::int64_t top_k = 0;        // K <= 32
+  ScoreFunction score = ScoreFunction::kSoftmax;
+  bool normalize = false;  // the K weights of a token are divided by their sum
+  double scale = 1.0;      // routed scaling factor, after the normalisation
+};
+
+enum class ExpertsImplementation { kAuto, kEager, kBatchedMm, kGroupedMm };
+const char* experts_implementation_name(ExpertsImplementation implementation);
+
+}  // namespace phalanx
