@@ -29,7 +29,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS TorchWheel_ROOT
   VERSION_VAR TorchWheel_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch in ${Python3_EXECUTABLE}; install it (python3 -m pip install 'torch>=2.11') or pass -DPython3_EXECUTABLE=")
+    "no torch in ${Python3_EXECUTABLE}: install it (python3 -m pip install 'torch>=2.11') or pass -DPython3_EXECUTABLE=")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   foreach(_library c10 torch_cpu c10_cuda torch_cuda)

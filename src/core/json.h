@@ -1,7 +1,8 @@
 // A small JSON value, and a reader that is strict where the field's libraries are lenient.
 //
-// Refused, with file, line and column: duplicate keys, nesting deeper than the limit, integers beyond 64 bits, invalid
-// UTF-8, NUL in keys, NaN and Infinity, anything after the value. A UTF-8 byte order mark at the start is accepted once.
+// Refused, with file, line and column: duplicate keys, nesting deeper than the limit, integers beyond 64
+// bits, invalid UTF-8, NUL in keys, NaN and Infinity, anything after the value. A UTF-8 byte order mark at
+// the start is accepted once.
 #pragma once
 #include <cstdint>
 #include <string>
