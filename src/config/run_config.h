@@ -1,5 +1,5 @@
-// Everything a training run needs to know, resolved: recipe file, then --set overrides, then flags, then defaults.
-// Worker processes get the resolved JSON, never the YAML.
+// Everything a training run needs to know, resolved: recipe file, then --set overrides, then flags, then
+// defaults. Worker processes get the resolved JSON, never the YAML.
 #pragma once
 #include "core/json.h"
 
@@ -43,7 +43,7 @@ struct TrainConfig {
   std::int64_t micro_batch_size = 1;      // packed rows of one forward pass
   std::int64_t accumulation = 1;          // micro-batches of one optimizer step
   std::uint64_t seed = 0;
-  std::string precision = "fp32";  // fp32 | bf16_master | bf16_stochastic
+  std::string precision = "fp32";               // fp32 | bf16_master | bf16_stochastic
   std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm
   std::optional<double> router_aux_loss_coef;   // default: what config.json asks for
   std::optional<std::int64_t> threads;
@@ -68,8 +68,8 @@ struct RunConfig {
   bool export_model = true;     // write a Hugging Face folder at the end
 };
 
-// Checks fields and ranges. An unknown field is an error that names the nearest valid ones; `where` (a file name, "--set
-// optimizer.lr=...") begins the message. Throws ConfigError.
+// Checks fields and ranges. An unknown field is an error that names the nearest valid ones; `where` (a file
+// name, "--set optimizer.lr=...") begins the message. Throws ConfigError.
 RunConfig run_config_from_json(const Json& json, const std::string& where);
 Json run_config_to_json(const RunConfig& config);  // every field, resolved
 

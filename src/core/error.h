@@ -50,7 +50,8 @@ template <class ErrorType = Error, class... Pieces>
 
 }  // namespace phalanx
 
-// PHALANX_CHECK(condition, ErrorType, pieces...) throws ErrorType with the joined pieces unless condition holds.
+// PHALANX_CHECK(condition, ErrorType, pieces...) throws ErrorType with the joined pieces unless condition
+// holds.
 #define PHALANX_CHECK(condition, ErrorType, ...) \
   do {                                           \
     if (!(condition)) {                          \

@@ -1,4 +1,5 @@
-// Which tokens form a document. Every layer receives it: attention, RoPE, and whatever carries state along a sequence.
+// Which tokens form a document. Every layer receives it: attention, RoPE, and whatever carries state along a
+// sequence.
 //
 // Tokens of all documents lie one after the other, without padding: T = cu_seqlens.back().
 #pragma once

@@ -1,4 +1,5 @@
-// What distinguishes one model family from another, as plain data. The operators read these; no operator knows a family.
+// What distinguishes one model family from another, as plain data. The operators read these; no operator
+// knows a family.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,7 +8,8 @@
 
 namespace phalanx {
 
-// Rotary position embedding. `inv_freq` [rotary_dim / 2] already holds the scaling (linear, yarn, llama3, ...).
+// Rotary position embedding. `inv_freq` [rotary_dim / 2] already holds the scaling (linear, yarn, llama3,
+// ...).
 struct RopeSpec {
   std::vector<double> inv_freq;
   double attention_scaling = 1.0;  // cos and sin are multiplied by it

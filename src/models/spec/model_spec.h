@@ -1,5 +1,6 @@
-// A model as data: its layers, its parameters, how a checkpoint on disk maps to them. No tensor and no torch here, so that
-// `inspect` and `plan` answer in milliseconds; models/decoder.h runs the forward pass from the same data.
+// A model as data: its layers, its parameters, how a checkpoint on disk maps to them. No tensor and no torch
+// here, so that `inspect` and `plan` answer in milliseconds; models/decoder.h runs the forward pass from the
+// same data.
 //
 // Legend: H hidden size, E experts, I expert width, V vocabulary.
 #pragma once
@@ -44,8 +45,9 @@ struct ModelSpec {
   double norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tied_head = false;
-  double router_aux_loss_coef = 0.0;  // 0 unless config.json asks for the auxiliary loss (output_router_logits)
-  std::optional<Dtype> dtype;         // of the checkpoint, as config.json states it
+  double router_aux_loss_coef =
+      0.0;                     // 0 unless config.json asks for the auxiliary loss (output_router_logits)
+  std::optional<Dtype> dtype;  // of the checkpoint, as config.json states it
   RopeSpec rope;
   std::vector<LayerSpec> layers;
   std::vector<ParameterSpec> parameters;  // in module order; a tied head has no entry of its own
@@ -54,12 +56,14 @@ struct ModelSpec {
 
   std::int64_t num_parameters() const;
   std::int64_t num_active_parameters() const;  // those a token touches
-  // Model FLOP per token of forward + backward, the attention core counted at half the square of `sequence_length`.
+  // Model FLOP per token of forward + backward, the attention core counted at half the square of
+  // `sequence_length`.
   double flops_per_token(std::int64_t sequence_length) const;
 };
 
-// Reads and checks config.json of a model folder: every field in range before anything is allocated. Throws ConfigError that
-// names file, field, value and rule; a family that is not built is named together with the nearest one that is.
+// Reads and checks config.json of a model folder: every field in range before anything is allocated. Throws
+// ConfigError that names file, field, value and rule; a family that is not built is named together with the
+// nearest one that is.
 ModelSpec load_model_spec(const std::string& model_dir);
 ModelSpec make_model_spec(Json config, const std::string& where);
 

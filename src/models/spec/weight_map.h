@@ -1,8 +1,9 @@
 // How the tensors of a checkpoint on disk become parameters in memory, as data, both ways.
 //
-// A family states rules; `WeightMap` turns them into placements: which checkpoint tensor fills which slice of which
-// parameter. A released checkpoint has one tensor per expert, Transformers v5 holds them merged; both forms are found in the
-// wild, so a family may state several forms of the same parameter and the checkpoint's names choose.
+// A family states rules; `WeightMap` turns them into placements: which checkpoint tensor fills which slice of
+// which parameter. A released checkpoint has one tensor per expert, Transformers v5 holds them merged; both
+// forms are found in the wild, so a family may state several forms of the same parameter and the checkpoint's
+// names choose.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -10,8 +11,9 @@
 
 namespace phalanx {
 
-// `source` fills elements of `parameter` from `offset` on. Row-major order makes stacking experts (dimension 0) and putting
-// gate above up (dimension 1 within an expert) contiguous, so the bytes go straight from the file to their place.
+// `source` fills elements of `parameter` from `offset` on. Row-major order makes stacking experts (dimension
+// 0) and putting gate above up (dimension 1 within an expert) contiguous, so the bytes go straight from the
+// file to their place.
 struct Placement {
   std::string source;                      // name in the checkpoint
   std::vector<std::int64_t> source_shape;  // as stored in the checkpoint
@@ -40,8 +42,8 @@ struct WeightMap {
 // Builders that the families' weight maps are written with.
 struct ParameterSpec;
 WeightRule same_name(const ParameterSpec& parameter);
-// Experts one by one on disk: `prefix`E`.gate`, `.up` (rows stacked, gate first) -> [E, 2I, H]; `.down` -> [E, H, I]; or
-// merged under the parameter's own name.
+// Experts one by one on disk: `prefix`E`.gate`, `.up` (rows stacked, gate first) -> [E, 2I, H]; `.down` ->
+// [E, H, I]; or merged under the parameter's own name.
 WeightRule stacked_experts(const ParameterSpec& parameter, const std::string& prefix,
                            const std::vector<std::string>& suffixes);
 

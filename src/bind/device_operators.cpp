@@ -1,0 +1,27 @@
+// Registers the device operators: the work of the fused blocks, one kernel per device, visible to torch's
+// dispatcher so that fake tensors, selective checkpointing and other devices work. Blocks call them through
+// ops/<op>.h.
+#include "ops/rms_norm.h"
+
+#include <torch/library.h>
+
+namespace phalanx {
+
+TORCH_LIBRARY_FRAGMENT(phalanx, m) {
+  m.def("_rms_norm_forward(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)");
+  m.def(
+      "_rms_norm_backward(Tensor grad_y, Tensor x, Tensor weight, Tensor rstd, Tensor? residual_grad) "
+      "-> (Tensor, Tensor)");
+}
+
+TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
+  m.impl("_rms_norm_forward", rms_norm_forward_cpu);
+  m.impl("_rms_norm_backward", rms_norm_backward_cpu);
+}
+
+TORCH_LIBRARY_IMPL(phalanx, Meta, m) {
+  m.impl("_rms_norm_forward", rms_norm_forward_meta);
+  m.impl("_rms_norm_backward", rms_norm_backward_meta);
+}
+
+}  // namespace phalanx

@@ -1,0 +1,14 @@
+// Calls an operator of the `phalanx` namespace through torch's dispatcher, which picks the CPU, CUDA or Meta
+// kernel that bind/device_operators.cpp registered.
+#pragma once
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace phalanx {
+
+// The typed handle; keep it in a function-local static, finding it takes microseconds.
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace phalanx
