@@ -5,18 +5,22 @@
 #   TorchWheel::cuda   TorchWheel::cpu plus libtorch_cuda and libc10_cuda, when the wheel has them
 #   TorchWheel_ROOT, TorchWheel_VERSION (2.11.0), TorchWheel_MINOR (2.11)
 #
-# The environment's site-packages is asked for by name as well, so that pip's build isolation does not hide torch.
+# pip's build isolation hides the environment's packages behind PYTHONPATH; -E ignores it, so that torch is found there too.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
-execute_process(
-  COMMAND "${Python3_EXECUTABLE}" -c [[
-import importlib.machinery, pathlib, re, sys, sysconfig
-spec = importlib.machinery.PathFinder.find_spec("torch", sys.path + [sysconfig.get_path("purelib")])
-root = pathlib.Path(spec.submodule_search_locations[0])
+foreach(_flag -B -E)
+  execute_process(
+    COMMAND "${Python3_EXECUTABLE}" ${_flag} -c [[
+import importlib.util, pathlib, re
+root = pathlib.Path(importlib.util.find_spec("torch").submodule_search_locations[0])
 version = re.search(r"__version__ = '([^'+]+)", (root / "version.py").read_text()).group(1)
 print(root, version, sep=";", end="")]]
-  OUTPUT_VARIABLE _torch
-  RESULT_VARIABLE _result
-  ERROR_QUIET)
+    OUTPUT_VARIABLE _torch
+    RESULT_VARIABLE _result
+    ERROR_QUIET)
+  if(_result EQUAL 0)
+    break()
+  endif()
+endforeach()
 if(_result EQUAL 0)
   list(GET _torch 0 TorchWheel_ROOT)
   list(GET _torch 1 TorchWheel_VERSION)
@@ -29,7 +33,7 @@ find_package_handle_standard_args(
   REQUIRED_VARS TorchWheel_ROOT
   VERSION_VAR TorchWheel_VERSION
   REASON_FAILURE_MESSAGE
-    "no torch in ${Python3_EXECUTABLE}: install it (python3 -m pip install 'torch>=2.11') or pass -DPython3_EXECUTABLE=")
+    "no torch in ${Python3_EXECUTABLE}. Install it (python3 -m pip install 'torch>=2.11'), pass another Python with -DPython3_EXECUTABLE=, or, where the builder makes an environment of its own, say --no-build-isolation")
 
 if(TorchWheel_FOUND AND NOT TARGET TorchWheel::cpu)
   foreach(_library c10 torch_cpu c10_cuda torch_cuda)
