@@ -1,7 +1,7 @@
 """Counts the cases in the JUnit files under a folder: prints "PASSED FAILED SKIPPED".
 
-A runner that failed without a failed case (a crash, a broken fixture) counts as one failure, and so does a report without
-any case: no test ran.
+A runner that failed without a failed case (a crash, a broken fixture) counts as one failure, and so does a report
+without any case: no test ran.
 """
 
 import pathlib

@@ -1,0 +1,25 @@
+"""The tests run against build/cpu, or the build folder PHALANX_BUILD_DIR, with the package of the tree."""
+
+import os
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).parents[1]
+BUILD = pathlib.Path(os.environ.setdefault("PHALANX_BUILD_DIR", str(ROOT / "build/cpu")))
+
+
+def prepend_path(variable: str, folder: pathlib.Path) -> None:
+    parts = os.environ.get(variable, "").split(os.pathsep)
+    if str(folder) not in parts:
+        os.environ[variable] = os.pathsep.join([str(folder), *filter(None, parts)])
+
+
+# Programs that the tests start see the same package, engine and Python as the tests.
+prepend_path("PYTHONPATH", ROOT / "python")
+prepend_path("PATH", pathlib.Path(sys.executable).parent)
+prepend_path("PATH", BUILD / "bin")
+os.environ.setdefault("PHALANX_PYTHON", sys.executable)
+for library in (BUILD / "lib").glob("libphalanx_torch-*.so"):
+    os.environ.setdefault("PHALANX_LIBRARY", str(library))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(ROOT / "python"))
