@@ -68,12 +68,11 @@ struct RunConfig {
   bool export_model = true;     // write a Hugging Face folder at the end
 };
 
-// Checks fields and ranges. An unknown field is an error that names the nearest valid ones; `where` (a file
-// name, "--set optimizer.lr=...") begins the message. Throws ConfigError.
+// Checks fields and ranges. An unknown field is an error that names the nearest valid ones; `where` (a file name) begins each
+// line of the message. Throws ConfigError that lists every problem. ConfigDraft does the same with a place for each value.
 RunConfig run_config_from_json(const Json& json, const std::string& where);
-Json run_config_to_json(const RunConfig& config);  // every field, resolved
 
-// Applies "a.b=value" (value as JSON, else as a string) to a config in JSON form. Throws ConfigError.
-void apply_override(Json& config, const std::string& assignment);
+// Every field, resolved, nested by section; fields without a value (train.max_steps) are null.
+Json run_config_to_json(const RunConfig& config);
 
 }  // namespace phalanx
