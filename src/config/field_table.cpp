@@ -34,7 +34,6 @@ constexpr double kMaxCount = 1e12;  // of steps: far beyond any run, and far bel
 
 }  // namespace
 
-// clang-format off: a table reads best as one
 const std::vector<Field>& run_config_fields() {
   static const std::vector<Field> fields = {
       {"model", at<&C::model>, kAny, "--model", kFixed,
@@ -118,7 +117,6 @@ const std::vector<Field>& run_config_fields() {
   };
   return fields;
 }
-// clang-format on
 
 const Field* find_field(std::string_view name) {
   const auto& fields = run_config_fields();
