@@ -21,6 +21,7 @@ struct AttentionSpec {
   std::int64_t head_dim = 0;
   double scale = 0.0;                          // of the scores, head_dim^-0.5 as a rule
   std::optional<std::int64_t> sliding_window;  // a query sees this many keys, itself included
+  bool bias = false;                           // on q, k, v and o
   bool qk_norm = false;                        // RMSNorm over head_dim on q and k before RoPE
   double norm_eps = 1e-6;                      // of the q and k norms
 };

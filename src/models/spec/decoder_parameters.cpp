@@ -1,0 +1,103 @@
+#include "models/spec/decoder_parameters.h"
+
+#include "core/error.h"
+
+namespace phalanx {
+namespace {
+
+class ParameterList {
+ public:
+  void matrix(const std::string& name, std::vector<std::int64_t> shape) {
+    add(name, std::move(shape), true, false);
+  }
+  void experts(const std::string& name, std::vector<std::int64_t> shape) {
+    add(name, std::move(shape), true, true);
+  }
+  void vector(const std::string& name, std::int64_t size) { add(name, {size}, false, false); }
+  void linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias = false) {
+    matrix(name + ".weight", {out, in});
+    if (bias) {
+      vector(name + ".bias", out);
+    }
+  }
+  std::vector<ParameterSpec> take() { return std::move(parameters_); }
+
+ private:
+  void add(const std::string& name, std::vector<std::int64_t> shape, bool decay, bool expert) {
+    parameters_.push_back({name, std::move(shape), decay, expert});
+  }
+  std::vector<ParameterSpec> parameters_;
+};
+
+void add_attention(const AttentionSpec& attention, std::int64_t hidden, const std::string& prefix,
+                   ParameterList& list) {
+  const std::int64_t query_width = attention.num_heads * attention.head_dim;
+  const std::int64_t kv_width = attention.num_kv_heads * attention.head_dim;
+  list.linear(prefix + "q_proj", query_width, hidden, attention.bias);
+  list.linear(prefix + "k_proj", kv_width, hidden, attention.bias);
+  list.linear(prefix + "v_proj", kv_width, hidden, attention.bias);
+  list.linear(prefix + "o_proj", hidden, query_width, attention.bias);
+  if (attention.qk_norm) {
+    list.vector(prefix + "q_norm.weight", attention.head_dim);
+    list.vector(prefix + "k_norm.weight", attention.head_dim);
+  }
+}
+
+void add_feed_forward(const FeedForwardSpec& feed_forward, std::int64_t hidden, const std::string& prefix,
+                      ParameterList& list) {
+  const std::int64_t width = feed_forward.width;
+  if (!feed_forward.router.has_value()) {
+    list.linear(prefix + "gate_proj", width, hidden);
+    list.linear(prefix + "up_proj", width, hidden);
+    list.linear(prefix + "down_proj", hidden, width);
+    return;
+  }
+  const std::int64_t experts = feed_forward.router->num_experts;
+  list.experts(prefix + "experts.gate_up_proj", {experts, 2 * width, hidden});
+  list.experts(prefix + "experts.down_proj", {experts, hidden, width});
+  list.matrix(prefix + "gate.weight", {experts, hidden});
+}
+
+std::optional<Dtype> read_dtype(const ConfigReader& config) {
+  const std::string name = config.text("dtype", config.text("torch_dtype", ""));
+  if (name == "bfloat16") return Dtype::kBF16;
+  if (name == "float16") return Dtype::kF16;
+  if (name == "float32") return Dtype::kF32;
+  return std::nullopt;
+}
+
+}  // namespace
+
+void read_common(const ConfigReader& config, const CommonDefaults& defaults, ModelSpec& spec) {
+  spec.family = config.text("model_type", "");
+  spec.vocab_size = config.integer({"vocab_size"}, defaults.vocab_size, 1, 1 << 24);
+  spec.hidden_size = config.integer({"hidden_size"}, defaults.hidden_size, 1, 1 << 20);
+  spec.max_positions = config.integer({"max_position_embeddings"}, defaults.max_positions, 1, 1 << 30);
+  spec.norm_eps = config.number("rms_norm_eps", 1e-6, 0.0, 1.0);
+  spec.initializer_range = config.number("initializer_range", 0.02, 0.0, 10.0);
+  spec.tied_head = config.boolean("tie_word_embeddings", false);
+  if (config.boolean("output_router_logits", false)) {
+    spec.router_aux_loss_coef = config.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
+  }
+  spec.dtype = read_dtype(config);
+  spec.config = config.json();
+}
+
+std::vector<ParameterSpec> decoder_parameters(const ModelSpec& spec) {
+  ParameterList list;
+  list.matrix("model.embed_tokens.weight", {spec.vocab_size, spec.hidden_size});
+  for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+    const std::string prefix = concat("model.layers.", i, ".");
+    add_attention(spec.layers[i].attention, spec.hidden_size, prefix + "self_attn.", list);
+    add_feed_forward(spec.layers[i].feed_forward, spec.hidden_size, prefix + "mlp.", list);
+    list.vector(prefix + "input_layernorm.weight", spec.hidden_size);
+    list.vector(prefix + "post_attention_layernorm.weight", spec.hidden_size);
+  }
+  list.vector("model.norm.weight", spec.hidden_size);
+  if (!spec.tied_head) {
+    list.matrix("lm_head.weight", {spec.vocab_size, spec.hidden_size});
+  }
+  return list.take();
+}
+
+}  // namespace phalanx

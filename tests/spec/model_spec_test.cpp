@@ -1,0 +1,116 @@
+#include "models/spec/model_spec.h"
+
+#include "core/error.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace phalanx {
+namespace {
+
+Json qwen3_30b() {
+  return Json::parse(
+      R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "head_dim": 128,
+    "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "moe_intermediate_size": 768,
+    "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true, "rope_theta": 1000000.0,
+    "max_position_embeddings": 40960, "torch_dtype": "bfloat16"})",
+      "config.json");
+}
+
+std::string error_of(Json config) {
+  try {
+    make_model_spec(std::move(config), "M/config.json");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ModelSpec, SizesOfQwen3Of30BillionParameters) {
+  const ModelSpec spec = make_model_spec(qwen3_30b(), "config.json");
+  EXPECT_EQ(spec.num_parameters(), 30532122624);
+  EXPECT_NEAR(static_cast<double>(spec.num_active_parameters()), 3.35e9, 0.01e9);
+  EXPECT_NEAR(spec.flops_per_token(4096), 23.08e9, 0.01e9);
+  EXPECT_EQ(spec.architecture, "Qwen3MoeForCausalLM");
+  EXPECT_EQ(spec.dtype, Dtype::kBF16);
+}
+
+TEST(ModelSpec, DenseLayersWhereTheConfigSaysSo) {
+  Json config = qwen3_30b();
+  config.set("num_hidden_layers", 6);
+  config.set("decoder_sparse_step", 2);
+  config.set("mlp_only_layers", Json::parse("[3]", ""));
+  const ModelSpec spec = make_model_spec(config, "config.json");
+  std::string kinds;
+  for (const LayerSpec& layer : spec.layers) {
+    kinds += layer.feed_forward.router.has_value() ? 'E' : 'D';
+  }
+  EXPECT_EQ(kinds, "DEDDDE");
+  EXPECT_EQ(spec.layers[0].feed_forward.width, 6144);
+}
+
+TEST(ModelSpec, ErrorsNameFileFieldValueAndRule) {
+  Json config = qwen3_30b();
+  config.set("num_experts_per_tok", 16);
+  config.set("num_experts", 12);
+  EXPECT_EQ(error_of(config), "M/config.json: num_experts_per_tok is 16; it cannot exceed num_experts = 12");
+  config = qwen3_30b();
+  config.set("hidden_size", -3);
+  EXPECT_EQ(error_of(config), "M/config.json: hidden_size is -3; it must be an integer from 1 to 1048576");
+  config = qwen3_30b();
+  config.set("num_key_value_heads", 5);
+  EXPECT_EQ(error_of(config),
+            "M/config.json: num_key_value_heads is 5; it must divide num_attention_heads = 32");
+}
+
+TEST(ModelSpec, UnknownFamilyNamesTheNearest) {
+  Json config = qwen3_30b();
+  config.set("model_type", "qwen3_mo");
+  const std::string message = error_of(config);
+  EXPECT_NE(message.find("\"qwen3_mo\""), std::string::npos);
+  EXPECT_NE(message.find("did you mean"), std::string::npos);
+  EXPECT_NE(message.find("adding-a-model"), std::string::npos);
+}
+
+// Values printed by Transformers 5.24's ROPE_INIT_FUNCTIONS for head_dim 16, theta 10000.
+TEST(ModelSpec, RopeScalingKinds) {
+  const auto frequencies = [](const char* rope) {
+    Json config = qwen3_30b();
+    config.set("head_dim", 16);
+    config.set("rope_parameters", Json::parse(rope, ""));
+    return make_model_spec(config, "config.json").rope;
+  };
+  const auto base = frequencies(R"({"rope_type": "default", "rope_theta": 10000.0})");
+  ASSERT_EQ(base.inv_freq.size(), 8u);
+  EXPECT_NEAR(base.inv_freq[1], 0.3162277638912201, 1e-7);
+  const auto linear = frequencies(R"({"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0})");
+  EXPECT_NEAR(linear.inv_freq[1], 0.3162277638912201 / 4, 1e-7);
+  const auto expect_near = [](const RopeSpec& rope, const std::vector<double>& expected) {
+    ASSERT_EQ(rope.inv_freq.size(), expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_NEAR(rope.inv_freq[i], expected[i], 2e-7 * expected[i]) << i;
+    }
+  };
+  const auto yarn = frequencies(R"({"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+                                    "original_max_position_embeddings": 64})");
+  EXPECT_NEAR(yarn.attention_scaling, 1.138629436111989, 1e-12);
+  expect_near(yarn,
+              {1.0, 0.23717081546783447, 0.04999999701976776, 0.007905694656074047, 0.0024999999441206455,
+               0.0007905694656074047, 0.0002500000118743628, 7.905694656074047e-05});
+  const auto llama3 = frequencies(R"({"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+      "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64})");
+  expect_near(llama3,
+              {1.0, 0.24438458681106567, 0.013042256236076355, 0.0039528473280370235, 0.0012499999720603228,
+               0.00039528473280370235, 0.0001250000059371814, 3.9528473280370235e-05});
+  EXPECT_NE(error_of([] {
+              Json config = qwen3_30b();
+              config.set("rope_scaling", Json::parse(R"({"type": "longrope"})", ""));
+              return config;
+            }())
+                .find("default, linear, dynamic, yarn, llama3"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace phalanx
