@@ -18,6 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kReinstall =
+    ", in the source folder: python3 -m pip install --force-reinstall --no-deps .";
+#ifdef PHALANX_CUDA
+constexpr std::array kTorchLibraries = {"libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_cuda.so"};
+#else
+constexpr std::array kTorchLibraries = {"libc10.so", "libtorch_cpu.so"};
+#endif
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -84,10 +92,10 @@ std::string in_shell_quotes(const std::string& text) {
 
 // The folder of the package torch that this Python would import, without importing it; empty when it has none.
 std::string torch_of_python(const std::string& python) {
-  const std::string command =
-      in_shell_quotes(python) +
-      " -P -c 'import importlib.util as u; print(u.find_spec(\"torch\").submodule_search_locations[0], end=\"\")'"
-      " 2>/dev/null </dev/null";
+  const std::string command = in_shell_quotes(python) +
+                              " -P -c 'import importlib.util as u; "
+                              "print(u.find_spec(\"torch\").submodule_search_locations[0], end=\"\")'"
+                              " 2>/dev/null </dev/null";
   FILE* pipe = ::popen(command.c_str(), "re");
   PHALANX_CHECK(pipe != nullptr, Error, "cannot start ", python, errno_text(errno));
   std::string output;
@@ -102,8 +110,8 @@ std::string torch_version(const fs::path& root) {
   const std::string file = root / "version.py";
   const std::string text = read_text(file, 1 << 20);
   std::smatch match;
-  PHALANX_CHECK(std::regex_search(text, match, std::regex(R"(__version__ = '(\d+\.\d+[^'+]*))")), IoError, file,
-                ": no line __version__ = '<number>'; reinstall torch");
+  PHALANX_CHECK(std::regex_search(text, match, std::regex(R"(__version__ = '(\d+\.\d+[^'+]*))")), IoError,
+                file, ": no line __version__ = '<number>'; reinstall torch");
   return match[1];
 }
 
@@ -142,27 +150,29 @@ Engine find_engine(const std::string& program) {
   PHALANX_CHECK(library != libraries.end(), Error, libraries.back().string(), " was built for torch ", wanted,
                 ", and torch ", version, " is installed in ", torch.string(),
                 ". Build the engine for it, in the source folder: ", python,
-                " -m pip install --force-reinstall --no-deps .\nor install the torch it was built for: ", python,
-                " -m pip install 'torch==", wanted, ".*'");
+                " -m pip install --force-reinstall --no-deps .\nor install the torch it was built for: ",
+                python, " -m pip install 'torch==", wanted, ".*'");
   return {*library, minor_of(*library), torch, version};
 }
 
 EngineLibrary::EngineLibrary(const Engine& engine) : path_(engine.library) {
+  const auto load = [&](const std::string& path, int flags) {
+    void* handle = ::dlopen(path.c_str(), RTLD_NOW | flags);
+    PHALANX_CHECK(handle != nullptr, Error, "cannot load ", path_, " with torch ", engine.torch_version,
+                  " of ", engine.torch_root, ": ", ::dlerror(), "\nBuild it for this torch", kReinstall);
+    return handle;
+  };
   // By absolute path, so that the torch that was checked is the one that is loaded, wherever the engine lies.
-  for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
-    ::dlopen((engine.torch_root + "/lib/" + name).c_str(), RTLD_NOW | RTLD_GLOBAL);
+  for (const char* name : kTorchLibraries) {
+    load(engine.torch_root + "/lib/" + name, RTLD_GLOBAL);
   }
-  handle_ = ::dlopen(path_.c_str(), RTLD_NOW);
-  PHALANX_CHECK(handle_ != nullptr, Error, "cannot load the engine with torch ", engine.torch_version, " of ",
-                engine.torch_root, ": ", ::dlerror(),
-                "\nBuild it for this torch, in the source folder: python3 -m pip install --force-reinstall --no-deps .");
+  handle_ = load(path_, RTLD_LOCAL);
 }
 
 void* EngineLibrary::symbol(const char* name) const {
   void* address = ::dlsym(handle_, name);
   PHALANX_CHECK(address != nullptr, Error, path_, " has no function ", name,
-                ": program and engine are of different versions. Install both from one source folder: "
-                "python3 -m pip install --force-reinstall --no-deps .");
+                ": program and engine are of different versions. Install them together", kReinstall);
   return address;
 }
 
