@@ -2,6 +2,7 @@
 // dispatcher so that fake tensors, selective checkpointing and other devices work. Blocks call them through
 // ops/<op>.h.
 #include "ops/rms_norm.h"
+#include "ops/swiglu.h"
 
 #include <torch/library.h>
 
@@ -12,16 +13,22 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
   m.def(
       "_rms_norm_backward(Tensor grad_y, Tensor x, Tensor weight, Tensor rstd, Tensor? residual_grad) "
       "-> (Tensor, Tensor)");
+  m.def("_swiglu_forward(Tensor z) -> Tensor");
+  m.def("_swiglu_backward(Tensor grad_a, Tensor z, bool want_activation) -> (Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
   m.impl("_rms_norm_forward", rms_norm_forward_cpu);
   m.impl("_rms_norm_backward", rms_norm_backward_cpu);
+  m.impl("_swiglu_forward", swiglu_forward_cpu);
+  m.impl("_swiglu_backward", swiglu_backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(phalanx, Meta, m) {
   m.impl("_rms_norm_forward", rms_norm_forward_meta);
   m.impl("_rms_norm_backward", rms_norm_backward_meta);
+  m.impl("_swiglu_forward", swiglu_forward_meta);
+  m.impl("_swiglu_backward", swiglu_backward_meta);
 }
 
 }  // namespace phalanx
