@@ -1,11 +1,13 @@
-"""The tests run against build/cpu, or the build folder PHALANX_BUILD_DIR, with the package of the tree."""
+"""Programs that the tests start see the same package, engine and Python as the tests themselves.
+
+The build under test is build/cpu, or the folder PHALANX_BUILD_DIR.
+"""
 
 import os
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).parents[1]
-BUILD = pathlib.Path(os.environ.setdefault("PHALANX_BUILD_DIR", str(ROOT / "build/cpu")))
+from tree import BUILD, ROOT
 
 
 def prepend_path(variable: str, folder: pathlib.Path) -> None:
@@ -14,7 +16,6 @@ def prepend_path(variable: str, folder: pathlib.Path) -> None:
         os.environ[variable] = os.pathsep.join([str(folder), *filter(None, parts)])
 
 
-# Programs that the tests start see the same package, engine and Python as the tests.
 prepend_path("PYTHONPATH", ROOT / "python")
 prepend_path("PATH", pathlib.Path(sys.executable).parent)
 prepend_path("PATH", BUILD / "bin")
@@ -22,4 +23,3 @@ os.environ.setdefault("PHALANX_PYTHON", sys.executable)
 for library in (BUILD / "lib").glob("libphalanx_torch-*.so"):
     os.environ.setdefault("PHALANX_LIBRARY", str(library))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(ROOT / "python"))
