@@ -3,7 +3,9 @@
 #include "core/error.h"
 #include "core/file.h"
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 namespace phalanx {
 
