@@ -28,8 +28,8 @@ enum PhalanxExit {
  *   "export"    {"source": RUN_OR_CHECKPOINT_FOLDER, "output": FOLDER}: writes a Hugging Face folder.
  *
  * Returns a PhalanxExit. When it is neither kPhalanxOk nor kPhalanxInterrupted, `message` holds what went wrong as a
- * NUL-terminated text, cut to `message_size` bytes. Errors of type ConfigError and IoError about the user's files give
- * kPhalanxBadInput, all others kPhalanxFailed. */
+ * NUL-terminated text, cut to `message_size` bytes. A ConfigError gives kPhalanxBadInput, any other error
+ * kPhalanxFailed. */
 int phalanx_engine_run(const char* command, const char* json, char* message, size_t message_size);
 
 typedef int (*PhalanxEngineRun)(const char* command, const char* json, char* message, size_t message_size);

@@ -81,14 +81,20 @@ void ConfigDraft::set(const std::string& key, Json value, const std::string& pla
   entries_.push_back({key, std::move(value), place});
 }
 
+void ConfigDraft::set_text(const std::string& key, const std::string& text, const std::string& place) {
+  const Field* field = find_field(key);
+  const bool literal =
+      field != nullptr && field->is_text() && !text.starts_with('[') && !text.starts_with('"');
+  set(key, literal ? Json(text) : value_from_text(text), place);
+}
+
 void ConfigDraft::assign(const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
   PHALANX_CHECK(equals != std::string::npos && equals > 0, ConfigError, "--set ", assignment,
                 ": found no 'field=value'; write for example --set optimizer.learning_rate=1e-5");
   const std::string place = "--set " + assignment;
   try {
-    set(assignment.substr(0, equals), value_from_text(std::string_view(assignment).substr(equals + 1)),
-        place);
+    set_text(assignment.substr(0, equals), assignment.substr(equals + 1), place);
   } catch (const IoError& error) {
     fail<ConfigError>(place, ": ", error.what(),
                       "; quote text as the shell needs it: --set 'data.train=[\"a.jsonl\"]'");

@@ -20,6 +20,8 @@ class ConfigDraft {
   // Adds every value of `values`, an object nested by section. `place(key)` names where "optimizer.eps" was written.
   void merge(const Json& values, const std::function<std::string(const std::string& key)>& place);
   void set(const std::string& key, Json value, const std::string& place);  // a later value wins
+  // The same with a value as typed on a command line: a field that is text takes "5" and "true" as they are.
+  void set_text(const std::string& key, const std::string& text, const std::string& place);
   void assign(const std::string& assignment);  // "optimizer.eps=1e-6", as --set takes it. Throws ConfigError.
 
   // Checks everything and fills in the defaults. Throws ConfigError with one line for each problem: place, field, what was

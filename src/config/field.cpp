@@ -164,13 +164,26 @@ void Field::store(RunConfig& config, const Json& value) const {
   if (good) {
     return;
   }
-  const std::string hint = value.is_string() ? did_you_mean(value.as_string(), rule.choices) : "";
+  std::string hint = value.is_string() ? did_you_mean(value.as_string(), rule.choices) : "";
+  if (is_text() && (value.is_number() || value.is_bool())) {
+    hint = "; put it in quotes";
+  }
   fail<ConfigError>("found ", found_text(value), "; expected ", expected(), hint);
 }
 
 Json Field::load(const RunConfig& config) const {
   RunConfig copy = config;
   return std::visit([](auto* source) { return to_json(*source); }, locate(copy));
+}
+
+bool Field::is_list() const {
+  RunConfig probe;
+  return std::holds_alternative<std::vector<std::string>*>(locate(probe));
+}
+
+bool Field::is_text() const {
+  RunConfig probe;
+  return is_list() || std::holds_alternative<std::string*>(locate(probe));
 }
 
 std::string Field::expected() const {

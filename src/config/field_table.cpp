@@ -40,12 +40,6 @@ const std::vector<Field>& run_config_fields() {
        "model folder, or a hub id such as Qwen/Qwen3-30B-A3B"},
       {"output", at<&C::output>, kAny, "--output", kFree,
        "run folder: config.json, metrics.jsonl, checkpoints/, model/"},
-      {"log_every", at<&C::log_every>, within(1, kMaxCount), "--log-every", kFree,
-       "steps between progress lines"},
-      {"eval_every", at<&C::eval_every>, within(0, kMaxCount), "--eval-every", kFree,
-       "steps between validations; 0: at the end only"},
-      {"export_model", at<&C::export_model>, kAny, "", kFree,
-       "write a Hugging Face folder to OUTPUT/model at the end"},
 
       {"data.train", at<&C::data, &Data::train>, kAny, "--data", kFixed,
        "data files (JSON, JSONL), or folders written by `phalanx prepare`"},
@@ -114,6 +108,13 @@ const std::vector<Field>& run_config_fields() {
        "checkpoints kept"},
       {"checkpoint.resume", at<&C::checkpoint, &Checkpoint::resume>, kAny, "--resume", kFree,
        "auto (go on if OUTPUT holds a checkpoint), never, or the path of a checkpoint"},
+
+      {"log_every", at<&C::log_every>, within(1, kMaxCount), "--log-every", kFree,
+       "steps between progress lines"},
+      {"eval_every", at<&C::eval_every>, within(0, kMaxCount), "--eval-every", kFree,
+       "steps between validations; 0: at the end only"},
+      {"export_model", at<&C::export_model>, kAny, "", kFree,
+       "write a Hugging Face folder to OUTPUT/model at the end"},
   };
   return fields;
 }

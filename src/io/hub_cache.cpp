@@ -20,23 +20,6 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-// "name" or "org/name", each part of letters, digits, '-', '_' and '.', not starting with a dot.
-bool is_hub_id(std::string_view text) {
-  int slashes = 0;
-  char before = '/';
-  for (const char c : text) {
-    const bool word =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
-    slashes += c == '/';
-    const bool starts_part = before == '/';
-    if (!word && !(c == '.' && !starts_part) && !(c == '/' && !starts_part)) {
-      return false;
-    }
-    before = c;
-  }
-  return slashes <= 1 && before != '/';
-}
-
 std::string trimmed(std::string text) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
   text.erase(0, text.find_first_not_of(" \t\r\n"));
@@ -55,6 +38,22 @@ std::string commit_of(const fs::path& repository, const std::string& revision) {
 }
 
 }  // namespace
+
+bool is_hub_id(std::string_view text) {
+  int slashes = 0;
+  char before = '/';
+  for (const char c : text) {
+    const bool word =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+    slashes += c == '/';
+    const bool starts_part = before == '/';
+    if (!word && !(c == '.' && !starts_part) && !(c == '/' && !starts_part)) {
+      return false;
+    }
+    before = c;
+  }
+  return slashes <= 1 && before != '/';
+}
 
 std::string hub_cache_directory() {
   if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) {

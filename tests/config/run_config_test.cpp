@@ -97,6 +97,7 @@ TEST(RunConfig, SaysWhatWasFoundAndWhatIsAllowed) {
   EXPECT_NE(problem(R"({"train": {"precision": "bf16_masters"}})").find("did you mean 'bf16_master'?"),
             std::string::npos);
   EXPECT_NE(problem(R"({"data": {"train": [1]}})").find("a list of text"), std::string::npos);
+  EXPECT_NE(problem(R"({"model": 123})").find("put it in quotes"), std::string::npos);
   EXPECT_NE(problem(R"({"data": 3})").find("expected a section"), std::string::npos);
   EXPECT_NE(problem(R"({"log_every": null})").find("no value"), std::string::npos);
   EXPECT_NE(problem("[]").find("expected an object"), std::string::npos);
@@ -154,6 +155,10 @@ TEST(ConfigDraft, ALaterValueWinsAndKeepsItsPlace) {
               [](const std::string& key) { return "r.yaml:7 " + key; });
   draft.assign("optimizer.eps=1e-6");
   EXPECT_EQ(draft.resolve().optimizer.eps, 1e-6);
+  draft.assign("model=5");
+  draft.assign("data.train=[\"a\", \"b\"]");
+  EXPECT_EQ(draft.resolve().model, "5");
+  EXPECT_EQ(draft.resolve().data.train.size(), 2u);
   draft.set("train.epochs", Json(0), "--epochs");
   try {
     draft.resolve();

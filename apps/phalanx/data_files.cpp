@@ -1,0 +1,136 @@
+#include "data_files.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "python_step.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+namespace phalanx {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kLinesLookedAt = 64;
+constexpr std::size_t kBytesLookedAt = 1 << 20;
+
+constexpr const char* kRecordCure =
+    "; a record is one object, for example {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, "
+    "{\"role\": \"assistant\", \"content\": \"...\"}]}";
+
+void check_object(const Json& record, const std::string& where) {
+  PHALANX_CHECK(record.is_object(), ConfigError, where, ": found ", record.kind(), "; expected an object",
+                kRecordCure);
+}
+
+// One JSON value a line, as JSONL has it. The line breaks before it make the parser count the right line.
+void check_lines(const std::string& path, std::ifstream& file) {
+  std::string line;
+  std::size_t bytes = 0;
+  for (int number = 1; number <= kLinesLookedAt && bytes < kBytesLookedAt && std::getline(file, line);
+       ++number) {
+    bytes += line.size();
+    if (line.find_first_not_of(" \t\r\xef\xbb\xbf") != std::string::npos) {
+      const std::string breaks(number - 1, '\n');
+      check_object(Json::parse(number == 1 ? line : breaks + line, path), concat(path, ":", number));
+    }
+  }
+}
+
+// An array of records, parsed whole if it is small.
+void check_array(const std::string& path, std::uint64_t size) {
+  if (size > kBytesLookedAt) {
+    return;
+  }
+  const Json records = Json::parse_file(path);
+  PHALANX_CHECK(!records.is_array() || !records.as_array().empty(), ConfigError, path,
+                ": the array holds no record", kRecordCure);
+  if (records.is_array()) {
+    for (std::size_t i = 0; i < records.as_array().size(); ++i) {
+      check_object(records.as_array()[i], concat(path, ": record ", i + 1));
+    }
+  }
+}
+
+void check_json_file(const std::string& path, std::uint64_t size) {
+  std::ifstream file(path, std::ios::binary);
+  std::string start(4096, '\0');
+  file.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<std::size_t>(file.gcount()));
+  const std::size_t first = start.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  PHALANX_CHECK(first != std::string::npos || size > start.size(), ConfigError, path,
+                ": the file holds no record", kRecordCure);
+  if (first != std::string::npos && start[first] == '[') {
+    check_array(path, size);
+  } else if (fs::path(path).extension() != ".json" || start.find("}\n{") != std::string::npos) {
+    file.clear();
+    file.seekg(0);
+    check_lines(path, file);
+  } else {
+    check_array(path, size);
+  }
+}
+
+void check_data_file(const std::string& path) {
+  const fs::file_status status = fs::status(path);
+  PHALANX_CHECK(fs::exists(status), ConfigError, path, ": no such file; check the path given with --data");
+  if (fs::is_directory(status)) {
+    PHALANX_CHECK(is_prepared(path), ConfigError, path,
+                  ": the folder holds no manifest.json, so `phalanx prepare` did not write it; name the data "
+                  "files themselves");
+    Json::parse_file((fs::path(path) / "manifest.json").string());
+    return;
+  }
+  const InputFile file(path);  // says why it cannot be opened
+  PHALANX_CHECK(file.size() > 0, ConfigError, path, ": the file is empty", kRecordCure);
+  const std::string extension = fs::path(path).extension();
+  if (extension == ".json" || extension == ".jsonl" || extension == ".ndjson") {
+    check_json_file(path, file.size());
+  }
+}
+
+std::vector<std::string> prepare_group(const std::vector<std::string>& paths, const DataConfig& data,
+                                       const std::string& model_folder) {
+  std::vector<std::string> folders, files;
+  std::partition_copy(paths.begin(), paths.end(), std::back_inserter(folders), std::back_inserter(files),
+                      is_prepared);
+  if (files.empty()) {
+    return folders;
+  }
+  std::vector<std::string> words = {"prepare",   "--model",    model_folder, "--format",
+                                    data.format, "--train-on", data.train_on};
+  words.push_back("--data");
+  words.insert(words.end(), files.begin(), files.end());
+  words.push_back("--print-folder");
+  folders.push_back(run_python_step("phalanx", words));
+  PHALANX_CHECK(is_prepared(folders.back()), Error, "phalanx prepare answered '", folders.back(),
+                "', which is no folder of prepared data; are program and Python package of one version?");
+  return folders;
+}
+
+}  // namespace
+
+bool is_prepared(const std::string& path) { return fs::exists(fs::path(path) / "manifest.json"); }
+
+bool needs_tokenizer(const DataConfig& data) {
+  const auto raw = [](const std::string& path) { return !is_prepared(path); };
+  return std::any_of(data.train.begin(), data.train.end(), raw) ||
+         std::any_of(data.validation.begin(), data.validation.end(), raw);
+}
+
+void check_data_files(const DataConfig& data) {
+  std::for_each(data.train.begin(), data.train.end(), check_data_file);
+  std::for_each(data.validation.begin(), data.validation.end(), check_data_file);
+}
+
+DataConfig prepare_data(const DataConfig& data, const std::string& model_folder) {
+  DataConfig prepared = data;
+  prepared.train = prepare_group(data.train, data, model_folder);
+  prepared.validation = prepare_group(data.validation, data, model_folder);
+  return prepared;
+}
+
+}  // namespace phalanx

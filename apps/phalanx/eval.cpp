@@ -1,0 +1,41 @@
+// phalanx eval: the loss of a model over data.
+#include "commands.h"
+#include "core/error.h"
+#include "data_files.h"
+#include "engine.h"
+#include "preflight.h"
+#include "run_options.h"
+
+namespace phalanx {
+namespace {
+
+int eval(const Arguments& arguments) {
+  RunConfig config = run_config_of(arguments);
+  config.data.validation = std::move(config.data.train);  // eval trains on nothing
+  config.data.train.clear();
+  PHALANX_CHECK(!config.data.validation.empty(), ConfigError,
+                "data.train is not set: eval measures on it; write `--data FILE`");
+  const CheckedModel model = check_inputs(config);
+  config.data = prepare_data(config.data, model.folder);
+  config.model = model.folder;
+  config.output.clear();
+  return run_engine("eval", run_config_to_json(config));
+}
+
+}  // namespace
+
+Command eval_command() {
+  Command command;
+  command.name = "eval";
+  command.summary = "measure the loss of a model over data";
+  command.options =
+      run_options({"model", "data.train", "data.format", "data.train_on", "data.sequence_length",
+                   "data.on_long", "train.micro_batch_size", "train.precision", "train.threads"});
+  command.examples =
+      "  phalanx eval --model OUT/model --data held_out.jsonl\n"
+      "  phalanx eval --model Qwen3-30B-A3B --data prepared/ --sequence-length 4096\n";
+  command.run = eval;
+  return command;
+}
+
+}  // namespace phalanx

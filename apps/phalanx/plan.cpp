@@ -1,0 +1,52 @@
+// phalanx plan: what a run will hold in memory.
+#include "bind/engine_c_api.h"
+#include "commands.h"
+#include "model_folder.h"
+#include "run_options.h"
+#include "train/plan/memory_plan.h"
+
+#include <iostream>
+
+namespace phalanx {
+namespace {
+
+int plan(const Arguments& arguments) {
+  const RunConfig config = run_config_of(arguments);
+  require_field(config, "model");
+  const ModelSpec spec = load_model_spec(find_model(config.model));
+  const MemoryPlan plan = plan_training_memory(spec, config);
+  const AvailableMemory available = available_host_memory();
+  if (arguments.has("--json")) {
+    std::cout << memory_json(plan, available).dump(2) << "\n";
+    return kPhalanxOk;
+  }
+  std::cout << spec.family << ", " << spec.num_parameters() << " parameters, " << config.train.precision
+            << ", " << config.train.micro_batch_size << " x " << config.data.sequence_length
+            << " tokens a micro-batch\n"
+            << memory_table(plan, available);
+  if (plan.total() > available.bytes) {
+    std::cout << "It does not fit.\n";
+    for (const std::string& way : ways_to_fit(spec, config, available.bytes)) {
+      std::cout << "  It fits with " << way << "\n";
+    }
+  }
+  return kPhalanxOk;
+}
+
+}  // namespace
+
+Command plan_command() {
+  Command command;
+  command.name = "plan";
+  command.summary = "show what a run will hold in memory, and what would make it fit";
+  command.options = run_options(
+      {"model", "data.sequence_length", "train.micro_batch_size", "train.accumulation", "train.precision"});
+  command.options.push_back({"--json", "", "print JSON", Takes::kNothing, false});
+  command.examples =
+      "  phalanx plan --model Qwen3-30B-A3B --precision bf16_master --sequence-length 4096\n"
+      "  phalanx plan --config recipe.yaml --json\n";
+  command.run = plan;
+  return command;
+}
+
+}  // namespace phalanx
