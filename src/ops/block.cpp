@@ -10,37 +10,70 @@
 namespace phalanx {
 namespace {
 
-struct BlockHolder : torch::CustomClassHolder {
-  explicit BlockHolder(std::unique_ptr<Block> owned) : block(std::move(owned)) {}
+// What a call carries besides its tensors. torch's Function takes defined tensors only, so that undefined inputs are left out of
+// its list and put back here.
+struct BlockCall : torch::CustomClassHolder {
+  BlockCall(std::unique_ptr<Block> owned, const Tensors& inputs)
+      : block(std::move(owned)), defined(inputs.size()) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      defined[i] = inputs[i].defined();
+    }
+  }
+
+  // Spreads one value per defined input over all inputs.
+  template <class Value>
+  std::vector<Value> spread(const std::vector<Value>& of_defined) const {
+    std::vector<Value> result(defined.size());
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < defined.size(); ++i) {
+      if (defined[i]) {
+        result[i] = of_defined[next++];
+      }
+    }
+    return result;
+  }
+
   std::unique_ptr<Block> block;
+  std::vector<bool> defined;
 };
+
+Tensors keep_defined(const Tensors& tensors, const std::vector<bool>& defined) {
+  Tensors result;
+  for (std::size_t i = 0; i < defined.size(); ++i) {
+    if (defined[i]) {
+      result.push_back(tensors[i]);
+    }
+  }
+  return result;
+}
 
 struct BlockFunction : torch::autograd::Function<BlockFunction> {
   static Tensors forward(torch::autograd::AutogradContext* context, at::TensorList inputs,
-                         c10::intrusive_ptr<BlockHolder> holder) {
+                         c10::intrusive_ptr<BlockCall> call) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     Tensors saved;
-    Tensors outputs = holder->block->forward(inputs.vec(), saved);
+    Tensors outputs = call->block->forward(call->spread(inputs.vec()), saved);
     context->save_for_backward(std::move(saved));
-    context->saved_data["inputs"] = static_cast<std::int64_t>(inputs.size());
-    context->saved_data["block"] = c10::IValue::make_capsule(std::move(holder));
+    context->saved_data["call"] = c10::IValue::make_capsule(std::move(call));
     return outputs;
   }
 
   static Tensors backward(torch::autograd::AutogradContext* context, Tensors grads) {
-    const auto holder =
-        c10::static_intrusive_pointer_cast<BlockHolder>(context->saved_data["block"].toCapsule());
+    const auto call = c10::static_intrusive_pointer_cast<BlockCall>(context->saved_data["call"].toCapsule());
     // Intermediates are saved without history, so a second derivative would be silently wrong.
-    PHALANX_CHECK(!at::GradMode::is_enabled(), Error, holder->block->name(),
+    PHALANX_CHECK(!at::GradMode::is_enabled(), Error, call->block->name(),
                   ": second derivatives (create_graph=True) are not available through a fused block; use the "
                   "unfused path for them");
-    const auto count = context->saved_data["inputs"].toInt();
-    std::vector<bool> needs(count);
-    for (std::int64_t i = 0; i < count; ++i) {
-      needs[i] = context->needs_input_grad(i);
+    std::vector<bool> needs;
+    for (const bool defined : call->defined) {
+      if (defined) {
+        needs.push_back(context->needs_input_grad(needs.size()));
+      }
     }
-    Tensors result = holder->block->backward(context->get_saved_variables(), grads, needs);
-    result.resize(count + 1);  // the last input is the holder
+    Tensors result = call->block->backward(context->get_saved_variables(), grads, call->spread(needs));
+    result.resize(call->defined.size());
+    result = keep_defined(result, call->defined);
+    result.emplace_back();  // for the call itself
     return result;
   }
 };
@@ -48,7 +81,8 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
 }  // namespace
 
 Tensors apply(std::unique_ptr<Block> block, const Tensors& inputs) {
-  return BlockFunction::apply(at::TensorList(inputs), c10::make_intrusive<BlockHolder>(std::move(block)));
+  auto call = c10::make_intrusive<BlockCall>(std::move(block), inputs);
+  return BlockFunction::apply(at::TensorList(keep_defined(inputs, call->defined)), std::move(call));
 }
 
 }  // namespace phalanx

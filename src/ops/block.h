@@ -17,7 +17,7 @@ class Block {
  public:
   virtual ~Block() = default;
   virtual const char* name() const = 0;
-  // Appends to `saved` what backward needs; undefined tensors are allowed.
+  // Appends to `saved` what backward needs; undefined tensors are allowed there, not among the outputs.
   virtual Tensors forward(const Tensors& inputs, Tensors& saved) = 0;
   // One gradient per input, undefined where `needs[i]` is false. A gradient in `grads` is undefined for an
   // output nobody used.

@@ -1,0 +1,178 @@
+#include "ops/linear_cross_entropy.h"
+
+#include "core/error.h"
+#include "ops/block.h"
+#include "ops/operator.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mm.h>
+
+#include <algorithm>
+
+namespace phalanx {
+namespace {
+
+using Rows = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                            const at::Tensor&, bool, bool);
+
+at::ScalarType statistics_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+struct Wanted {
+  bool grad_hidden = false;
+  bool grad_weight = false;
+  bool entropy = false;
+  bool any_gradient() const { return grad_hidden || grad_weight; }
+};
+
+// One pass over the supervised rows. Owns what the pass fills in.
+class ChunkedPass {
+ public:
+  ChunkedPass(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+              const at::Tensor& token_weights, Wanted wanted)
+      : weight_(weight), wanted_(wanted) {
+    const auto statistics = hidden.options().dtype(statistics_type(hidden));
+    rows_ = labels.ne(kIgnoredLabel).nonzero().squeeze(1);  // [R]
+    const bool all = rows_.numel() == labels.numel();
+    hidden_ = all ? hidden : hidden.index_select(0, rows_);  // [R, H]
+    labels_ = all ? labels : labels.index_select(0, rows_);
+    const at::Tensor weights = token_weights.defined() ? token_weights.to(statistics.dtype())
+                                                       : hidden.new_ones(labels.sizes(), statistics);
+    weights_ = all ? weights : weights.index_select(0, rows_);
+    token_loss = hidden.new_zeros(labels.sizes(), statistics);
+    correct = labels.new_zeros(labels.sizes(), labels.options().dtype(at::kBool));
+    if (wanted.entropy) {
+      entropy = hidden.new_zeros(labels.sizes(), statistics);
+    }
+    if (wanted.grad_hidden) {
+      grad_hidden = all ? hidden.new_empty(hidden.sizes()) : hidden.new_zeros(hidden.sizes());
+    }
+    if (wanted.grad_weight) {
+      grad_weight = weight.new_zeros(weight.sizes(), statistics);
+    }
+    const std::int64_t step = cross_entropy_chunk_rows(weight.size(0), hidden.element_size());
+    for (std::int64_t begin = 0; begin < rows_.numel(); begin += step) {
+      chunk(begin, std::min(step, rows_.numel() - begin));
+    }
+    loss_sum = token_loss.index_select(0, rows_).mul(weights_).sum();
+  }
+
+  at::Tensor loss_sum, token_loss, correct, entropy, grad_hidden, grad_weight;
+
+ private:
+  void chunk(std::int64_t begin, std::int64_t count) {
+    const at::Tensor rows = rows_.narrow(0, begin, count);
+    const at::Tensor hidden = hidden_.narrow(0, begin, count);
+    at::Tensor logits = at::mm(hidden, weight_.t());  // [C, V]
+    const auto [loss, right, spread] =
+        cross_entropy_rows(logits, labels_.narrow(0, begin, count), weights_.narrow(0, begin, count),
+                           wanted_.any_gradient(), wanted_.entropy);
+    token_loss.index_copy_(0, rows, loss);
+    correct.index_copy_(0, rows, right);
+    if (wanted_.entropy) {
+      entropy.index_copy_(0, rows, spread);
+    }
+    if (wanted_.grad_hidden) {
+      grad_hidden.index_copy_(0, rows, at::mm(logits, weight_));
+    }
+    if (wanted_.grad_weight && grad_weight.scalar_type() == logits.scalar_type()) {
+      grad_weight.addmm_(logits.t(), hidden);
+    } else if (wanted_.grad_weight) {
+      grad_weight.add_(at::mm(logits.t(), hidden));
+    }
+  }
+
+  const at::Tensor& weight_;
+  Wanted wanted_;
+  at::Tensor rows_, hidden_, labels_, weights_;
+};
+
+class LinearCrossEntropy final : public Block {
+ public:
+  explicit LinearCrossEntropy(Wanted wanted) : wanted_(wanted) {}
+  const char* name() const override { return "linear_cross_entropy"; }
+
+  // The first output alone is differentiable; the others are handed out detached.
+  Tensors forward(const Tensors& inputs, Tensors& saved) override {
+    ChunkedPass pass(inputs[0], inputs[1], inputs[2], inputs[3], wanted_);
+    saved = {pass.grad_hidden, pass.grad_weight};
+    weight_type_ = inputs[1].scalar_type();
+    Tensors outputs = {pass.loss_sum, pass.token_loss, pass.correct};
+    if (wanted_.entropy) {
+      outputs.push_back(pass.entropy);
+    }
+    return outputs;
+  }
+
+  Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>&) override {
+    Tensors result(4);
+    if (wanted_.grad_hidden) {
+      result[0] = saved[0].mul(grads[0].to(saved[0].scalar_type()));
+    }
+    if (wanted_.grad_weight) {
+      result[1] = saved[1].mul(grads[0]).to(weight_type_);
+    }
+    return result;
+  }
+
+ private:
+  Wanted wanted_;
+  at::ScalarType weight_type_ = at::kFloat;
+};
+
+void check_arguments(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                     const at::Tensor& token_weights) {
+  PHALANX_CHECK(hidden.dim() == 2 && weight.dim() == 2 && hidden.sym_size(1) == weight.sym_size(1), Error,
+                "linear_cross_entropy: hidden ", hidden.sym_sizes(), " and weight ", weight.sym_sizes(),
+                " do not fit; they are [T, H] and [V, H]");
+  PHALANX_CHECK(hidden.is_floating_point() && hidden.scalar_type() == weight.scalar_type(), Error,
+                "linear_cross_entropy: hidden is ", hidden.scalar_type(), " and weight ",
+                weight.scalar_type(), "; convert one to the other's dtype");
+  PHALANX_CHECK(
+      labels.dim() == 1 && labels.scalar_type() == at::kLong && labels.sym_size(0) == hidden.sym_size(0),
+      Error, "linear_cross_entropy: labels are ", labels.sym_sizes(), " ", labels.scalar_type(),
+      "; one int64 per row of hidden is needed");
+  PHALANX_CHECK(!token_weights.defined() || token_weights.sym_sizes() == labels.sym_sizes(), Error,
+                "linear_cross_entropy: one weight per label is needed");
+}
+
+}  // namespace
+
+std::int64_t cross_entropy_chunk_rows(std::int64_t vocab_size, std::int64_t element_bytes) {
+  constexpr std::int64_t kChunkBytes = 16 << 20;
+  constexpr std::int64_t kLeastRows = 128;
+  return std::max(kLeastRows, kChunkBytes / (vocab_size * element_bytes));
+}
+
+LinearCrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
+                                              const at::Tensor& labels, const at::Tensor& token_weights,
+                                              bool want_entropy) {
+  check_arguments(hidden, weight, labels, token_weights);
+  const bool grad_mode = at::GradMode::is_enabled();
+  const Wanted wanted{grad_mode && hidden.requires_grad(), grad_mode && weight.requires_grad(), want_entropy};
+  const Tensors outputs =
+      apply(std::make_unique<LinearCrossEntropy>(wanted), {hidden, weight, labels, token_weights});
+  return {outputs[0], outputs[1].detach(), outputs[2].detach(),
+          want_entropy ? outputs[3].detach() : at::Tensor()};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy_rows(const at::Tensor& logits,
+                                                                  const at::Tensor& labels,
+                                                                  const at::Tensor& weights,
+                                                                  bool make_gradient, bool want_entropy) {
+  static const auto op = find_operator<Rows>("phalanx::_cross_entropy_rows");
+  return op.call(logits, labels, weights, make_gradient, want_entropy);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy_rows_meta(const at::Tensor&,
+                                                                       const at::Tensor& labels,
+                                                                       const at::Tensor& weights, bool,
+                                                                       bool want_entropy) {
+  return {weights.new_empty_symint(labels.sym_sizes()),
+          labels.new_empty_symint(labels.sym_sizes(), labels.options().dtype(at::kBool)),
+          want_entropy ? weights.new_empty_symint(labels.sym_sizes()) : weights.new_empty({0})};
+}
+
+}  // namespace phalanx

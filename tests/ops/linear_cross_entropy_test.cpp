@@ -1,0 +1,116 @@
+#include "ops/linear_cross_entropy.h"
+
+#include "core/error.h"
+#include "ops/check.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randint.h>
+
+#include <gtest/gtest.h>
+
+namespace phalanx {
+namespace {
+
+using testing::random_tensor;
+
+at::Tensor labels_of(std::int64_t tokens, std::int64_t vocab, bool some_ignored) {
+  at::Tensor labels = at::randint(vocab, {tokens}, at::TensorOptions().dtype(at::kLong));
+  if (some_ignored) {
+    labels.slice(0, 0, tokens, 3).fill_(kIgnoredLabel);
+  }
+  return labels;
+}
+
+void expect_same(std::int64_t tokens, std::int64_t width, std::int64_t vocab, bool some_ignored,
+                 bool weighted, at::ScalarType dtype, double tolerance) {
+  const at::Tensor labels = labels_of(tokens, vocab, some_ignored);
+  const at::Tensor weights = weighted ? random_tensor({tokens}).abs() : at::Tensor();
+  const auto fused = [&](const Tensors& in) -> Tensors {
+    return {linear_cross_entropy(in[0], in[1], labels, weights).loss_sum};
+  };
+  const auto reference = [&](const Tensors& in) -> Tensors {
+    return {linear_cross_entropy_reference(in[0], in[1], labels, weights).loss_sum};
+  };
+  testing::expect_matches_reference(
+      fused, reference, {random_tensor({tokens, width}, dtype), random_tensor({vocab, width}, dtype)},
+      tolerance);
+}
+
+TEST(LinearCrossEntropy, MatchesReference) {
+  for (const auto tokens : {1, 2, 37, 300}) {
+    for (const auto vocab : {2, 97, 1001}) {
+      expect_same(tokens, 24, vocab, false, false, at::kFloat, 5e-6);
+      expect_same(tokens, 24, vocab, tokens > 1, true, at::kFloat, 5e-6);
+    }
+  }
+}
+
+TEST(LinearCrossEntropy, SeveralChunks) {
+  const std::int64_t rows = cross_entropy_chunk_rows(70000, 4);
+  EXPECT_EQ(rows, 128);
+  expect_same(2 * rows + 5, 4, 70000, true, false, at::kFloat, 5e-6);
+}
+
+TEST(LinearCrossEntropy, MatchesReferenceInBfloat16) {
+  expect_same(50, 32, 200, true, false, at::kBFloat16, 2e-2);
+}
+
+TEST(LinearCrossEntropy, GradientsInDoublePrecision) {
+  const at::Tensor labels = labels_of(9, 11, true);
+  const at::Tensor weights = random_tensor({9}, at::kDouble).abs();
+  testing::expect_gradients(
+      [&](const Tensors& in) -> Tensors {
+        return {linear_cross_entropy(in[0], in[1], labels, weights).loss_sum};
+      },
+      {random_tensor({9, 5}, at::kDouble), random_tensor({11, 5}, at::kDouble)});
+}
+
+TEST(LinearCrossEntropy, PerTokenNumbers) {
+  const at::Tensor hidden = random_tensor({40, 8}), weight = random_tensor({30, 8});
+  const at::Tensor labels = labels_of(40, 30, true);
+  const auto fused = linear_cross_entropy(hidden, weight, labels, {}, /*want_entropy=*/true);
+  const auto expected = linear_cross_entropy_reference(hidden, weight, labels, {});
+  EXPECT_LE(testing::relative_error(fused.token_loss, expected.token_loss), 1e-5);
+  EXPECT_LE(testing::relative_error(fused.entropy, expected.entropy), 1e-5);
+  EXPECT_TRUE(fused.correct.equal(expected.correct));
+}
+
+TEST(LinearCrossEntropy, OfEqualLogitsTheFirstCounts) {
+  const at::Tensor hidden = random_tensor({2, 4});
+  const at::Tensor weight = random_tensor({1, 4}).expand({5, 4}).contiguous();
+  const at::Tensor labels = at::randint(1, {2}, at::TensorOptions().dtype(at::kLong));
+  EXPECT_TRUE(linear_cross_entropy(hidden, weight, labels, {}).correct.all().item<bool>());
+  EXPECT_FALSE(linear_cross_entropy(hidden, weight, labels.add(1), {}).correct.any().item<bool>());
+}
+
+TEST(LinearCrossEntropy, NothingSupervised) {
+  const at::Tensor hidden = random_tensor({6, 4}).requires_grad_(),
+                   weight = random_tensor({9, 4}).requires_grad_();
+  const at::Tensor labels = at::randint(1, {6}, at::TensorOptions().dtype(at::kLong)).fill_(kIgnoredLabel);
+  const auto result = linear_cross_entropy(hidden, weight, labels, {});
+  result.loss_sum.backward();
+  EXPECT_EQ(result.loss_sum.item<double>(), 0.0);
+  EXPECT_EQ(hidden.grad().abs().max().item<double>(), 0.0);
+  EXPECT_EQ(weight.grad().abs().max().item<double>(), 0.0);
+}
+
+TEST(LinearCrossEntropy, FrozenHeadGetsNoGradient) {
+  const at::Tensor hidden = random_tensor({6, 4}).requires_grad_(), weight = random_tensor({9, 4});
+  linear_cross_entropy(hidden, weight, labels_of(6, 9, false), {}).loss_sum.backward();
+  EXPECT_TRUE(hidden.grad().defined());
+  EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST(LinearCrossEntropy, LabelOutsideTheVocabularyIsRefused) {
+  const at::Tensor labels = labels_of(3, 9, false);
+  labels[1] = 9;
+  try {
+    linear_cross_entropy(random_tensor({3, 4}), random_tensor({9, 4}), labels, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("label 9 is outside the vocabulary of 9"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace phalanx
