@@ -39,7 +39,7 @@ struct Field {
   // Checks type and rule, then stores. Throws ConfigError "found X; expected Y", without the place.
   void store(RunConfig& config, const Json& value) const;
   Json load(const RunConfig& config) const;
-  bool is_text() const;          // text, or a list of it
+  bool is_text() const;  // text, or a list of it
   bool is_list() const;
   std::string expected() const;  // "a number in (0, 1]"
 };
