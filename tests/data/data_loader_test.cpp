@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <iostream>
 #include <map>
-#include <optional>
+#include <set>
 
 namespace phalanx {
 namespace {
@@ -213,6 +215,36 @@ TEST(DataLoader, BatchWithoutTargetsIsLegal) {
   EXPECT_EQ(batch.supervised_tokens, 0);
   EXPECT_EQ(batch.tokens, (std::vector<std::int64_t>{1, 2, 3, 4}));
   EXPECT_EQ(batch.labels, (std::vector<std::int64_t>(4, -100)));
+}
+
+// A folder that `phalanx prepare` wrote, named by PHALANX_TEST_TOKEN_FOLDER; without it one of this test's own.
+TEST(PreparedFolder, RowsAreFullAndEachSampleComesOnce) {
+  constexpr std::int64_t kLength = 4096;
+  TemporaryFolder root;
+  const char* named = std::getenv("PHALANX_TEST_TOKEN_FOLDER");
+  const std::string folder = named != nullptr ? named : root / "d";
+  if (named == nullptr) {
+    testing::write_token_folder(folder, testing::make_samples(testing::lengths_like(testing::kGsm8kQuantiles, 7473)));
+  }
+  std::cout << "reading " << folder << "\n";
+  DataLoader loader({folder}, {.sequence_length = kLength}, 2000);
+  std::set<std::int64_t> seen;
+  std::vector<std::int64_t> used;
+  while (loader.epoch() < 1) {
+    const Batch batch = loader.next();
+    used.push_back(static_cast<std::int64_t>(batch.tokens.size()));
+    for (const std::int64_t id : batch.sample_ids) {
+      EXPECT_TRUE(seen.insert(id).second) << id;
+    }
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(seen.size()), loader.num_samples());
+  // No packing has fewer rows; and what is missing to full ones lies in the last to be filled.
+  EXPECT_EQ(loader.num_rows(), (loader.tokens_per_epoch() + kLength - 1) / kLength);
+  const std::int64_t rest = *std::min_element(used.begin(), used.end());
+  const double fill = static_cast<double>(loader.tokens_per_epoch() - rest) /
+                      static_cast<double>((loader.num_rows() - 1) * kLength);
+  EXPECT_GE(fill, 0.995);
+  EXPECT_GT(loader.supervised_tokens_per_epoch(), 0);
 }
 
 }  // namespace

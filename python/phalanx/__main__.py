@@ -1,0 +1,43 @@
+"""`python -m phalanx COMMAND`: the commands written in Python run here, all others are the program's."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+from pathlib import Path
+
+PYTHON_COMMANDS = {"prepare": "phalanx.prepare", "plot": "phalanx.plot", "demo": "phalanx.demo"}
+
+
+def main() -> int:
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in PYTHON_COMMANDS:
+        return importlib.import_module(PYTHON_COMMANDS[arguments[0]]).main(arguments[1:])
+    program = find_program()
+    if program is None:
+        print(
+            "phalanx: error: the program `phalanx` is neither beside the package nor on the PATH; build it, or name it "
+            "in PHALANX_BIN",
+            file=sys.stderr,
+        )
+        return 1
+    os.environ["PHALANX_PYTHON"] = sys.executable  # for the commands that the program hands back to Python
+    os.execv(program, [str(program), *arguments])
+
+
+def find_program() -> Path | None:
+    """PHALANX_BIN, else `phalanx` beside the package's files, beside Python, or on the PATH."""
+    if named := os.environ.get("PHALANX_BIN"):
+        return Path(named)
+    package = Path(__file__).parent
+    for folder in (package / "bin", Path(sys.executable).parent):
+        if os.access(folder / "phalanx", os.X_OK):
+            return folder / "phalanx"
+    found = shutil.which("phalanx")
+    return Path(found) if found else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
