@@ -2,6 +2,7 @@
 // dispatcher so that fake tensors, selective checkpointing and other devices work. Blocks call them through
 // ops/<op>.h.
 #include "ops/linear_cross_entropy.h"
+#include "ops/qk_norm_rope.h"
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
 
@@ -14,6 +15,12 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
       "_cross_entropy_rows(Tensor(a!) logits, Tensor labels, Tensor weights, bool make_gradient, bool "
       "want_entropy) "
       "-> (Tensor, Tensor, Tensor)");
+  m.def(
+      "_qk_norm_rope_forward(Tensor q, Tensor k, Tensor? q_norm, Tensor? k_norm, Tensor cos, Tensor sin, "
+      "float eps) -> (Tensor, Tensor)");
+  m.def(
+      "_qk_norm_rope_backward(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor q, Tensor k, "
+      "Tensor? q_norm, Tensor? k_norm, Tensor cos, Tensor sin, float eps) -> (Tensor, Tensor, Tensor)");
   m.def("_rms_norm_forward(Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)");
   m.def(
       "_rms_norm_backward(Tensor grad_y, Tensor x, Tensor weight, Tensor rstd, Tensor? residual_grad) "
@@ -24,6 +31,8 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
 
 TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
   m.impl("_cross_entropy_rows", cross_entropy_rows_cpu);
+  m.impl("_qk_norm_rope_forward", qk_norm_rope_forward_cpu);
+  m.impl("_qk_norm_rope_backward", qk_norm_rope_backward_cpu);
   m.impl("_rms_norm_forward", rms_norm_forward_cpu);
   m.impl("_rms_norm_backward", rms_norm_backward_cpu);
   m.impl("_swiglu_forward", swiglu_forward_cpu);
@@ -32,6 +41,8 @@ TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
 
 TORCH_LIBRARY_IMPL(phalanx, Meta, m) {
   m.impl("_cross_entropy_rows", cross_entropy_rows_meta);
+  m.impl("_qk_norm_rope_forward", qk_norm_rope_forward_meta);
+  m.impl("_qk_norm_rope_backward", qk_norm_rope_backward_meta);
   m.impl("_rms_norm_forward", rms_norm_forward_meta);
   m.impl("_rms_norm_backward", rms_norm_backward_meta);
   m.impl("_swiglu_forward", swiglu_forward_meta);
