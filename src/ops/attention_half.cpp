@@ -1,0 +1,203 @@
+#include "ops/attention_half.h"
+
+#include "core/error.h"
+#include "ops/attention.h"
+#include "ops/block.h"
+#include "ops/qk_norm_rope.h"
+#include "ops/rms_norm.h"
+
+#include <ATen/ops/mm.h>
+
+namespace phalanx {
+namespace {
+
+enum Input { kX, kNorm, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kQNorm, kKNorm, kInputs };
+// The inputs are saved first, under their own numbers.
+enum Saved { kRstd = kInputs, kQkv, kOut, kLogsumexp };
+
+void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
+                     const SequenceLayout& layout) {
+  PHALANX_CHECK(x.dim() == 2 && x.size(0) == layout.tokens(), Error, "attention_half: x has shape ",
+                x.sizes(), "; expected [", layout.tokens(), ", hidden]");
+  const std::int64_t hidden = x.size(1), query = spec.num_heads * spec.head_dim,
+                     kv = spec.num_kv_heads * spec.head_dim;
+  const auto check = [&](const char* name, const at::Tensor& tensor, std::vector<std::int64_t> shape) {
+    PHALANX_CHECK(tensor.sizes() == at::IntArrayRef(shape), Error, "attention_half: ", name, " has shape ",
+                  tensor.sizes(), "; expected ", at::IntArrayRef(shape));
+    PHALANX_CHECK(tensor.scalar_type() == x.scalar_type(), Error, "attention_half: x is ", x.scalar_type(),
+                  " and ", name, " is ", tensor.scalar_type(), "; convert one to the other's dtype");
+  };
+  const auto check_linear = [&](const char* name, const LinearWeights& linear, std::int64_t out,
+                                std::int64_t in) {
+    check(name, linear.weight, {out, in});
+    if (linear.bias.defined()) {
+      check(name, linear.bias, {out});
+    }
+  };
+  check("norm", weights.norm, {hidden});
+  check_linear("q", weights.q, query, hidden);
+  check_linear("k", weights.k, kv, hidden);
+  check_linear("v", weights.v, kv, hidden);
+  check_linear("o", weights.o, hidden, query);
+  PHALANX_CHECK(weights.q_norm.defined() == spec.qk_norm && weights.k_norm.defined() == spec.qk_norm, Error,
+                "attention_half: q_norm and k_norm must be given exactly when the spec has qk_norm");
+}
+
+class AttentionHalf final : public Block {
+ public:
+  AttentionHalf(const AttentionSpec& spec, double norm_eps, const RopeTable& rope,
+                const SequenceLayout& layout)
+      : spec_(spec), norm_eps_(norm_eps), rope_(rope), layout_(layout) {}
+  const char* name() const override { return "attention_half"; }
+
+  Tensors forward(const Tensors& in, Tensors& saved) override {
+    const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
+    const at::Tensor qkv = project(n, in);
+    const AttentionForward attention = attention_forward(rotated(qkv, in), spec_, layout_);
+    const at::Tensor out = attention.out.flatten(1);  // [T, h d]
+    at::Tensor result = in[kX].addmm(out, in[kWo].t());
+    if (in[kBo].defined()) {
+      result.add_(in[kBo]);
+    }
+    saved = in;
+    saved.insert(saved.end(), {rstd, qkv, out, attention.logsumexp});
+    return {result};
+  }
+
+  Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>& needs) override {
+    const at::Tensor grad_result = grads[0].contiguous();
+    Tensors result(kInputs);
+    result[kWo] = needs[kWo] ? grad_result.t().mm(saved[kOut]) : at::Tensor();
+    result[kBo] = needs[kBo] ? grad_result.sum(0) : at::Tensor();
+    const at::Tensor grad_qkv = backward_to_projections(saved, grad_result.mm(saved[kWo]), result);
+    backward_through_projections(saved, grad_qkv, needs, result);
+    if (needs[kX] || needs[kNorm]) {
+      std::tie(result[kX], result[kNorm]) = rms_norm_backward(input_gradient(saved, grad_qkv), saved[kX],
+                                                              saved[kNorm], saved[kRstd], grad_result);
+    }
+    return result;
+  }
+
+ private:
+  // Columns of q, k or v in qkv.
+  struct Columns {
+    std::int64_t begin, width;
+  };
+  Columns columns(Input weight) const {
+    const std::int64_t query = spec_.num_heads * spec_.head_dim, kv = spec_.num_kv_heads * spec_.head_dim;
+    return weight == kWq ? Columns{0, query} : Columns{weight == kWk ? query : query + kv, kv};
+  }
+  at::Tensor slice(const at::Tensor& qkv, Input weight) const {
+    return qkv.narrow(1, columns(weight).begin, columns(weight).width);
+  }
+  at::Tensor heads(const at::Tensor& qkv, Input weight) const {  // [T, heads, d], a view
+    return slice(qkv, weight).unflatten(1, {columns(weight).width / spec_.head_dim, spec_.head_dim});
+  }
+
+  // The rows of q, k and v as one matrix [(h + 2g) d, H], when they are one in memory.
+  at::Tensor fused_weight(const Tensors& in) const {
+    if (!lie_side_by_side(in[kWq], in[kWk], in[kWv])) {
+      return {};
+    }
+    const std::int64_t hidden = in[kWq].size(1);
+    return in[kWq].as_strided({columns(kWv).begin + columns(kWv).width, hidden}, {hidden, 1});
+  }
+
+  at::Tensor project(const at::Tensor& n, const Tensors& in) const {
+    at::Tensor qkv = n.new_empty({n.size(0), columns(kWv).begin + columns(kWv).width});
+    if (const at::Tensor weight = fused_weight(in); weight.defined()) {
+      at::mm_out(qkv, n, weight.t());
+    } else {
+      for (const Input weight_index : {kWq, kWk, kWv}) {
+        at::Tensor target = slice(qkv, weight_index);
+        at::mm_out(target, n, in[weight_index].t());
+      }
+    }
+    for (const Input weight_index : {kWq, kWk, kWv}) {
+      if (const at::Tensor& bias = in[weight_index - kWq + kBq]; bias.defined()) {
+        slice(qkv, weight_index).add_(bias);
+      }
+    }
+    return qkv;
+  }
+
+  QkNormRopeInputs rope_inputs(const at::Tensor& qkv, const Tensors& in) const {
+    QkNormRopeInputs inputs{heads(qkv, kWq), heads(qkv, kWk), std::nullopt,  std::nullopt,
+                            rope_.cos,       rope_.sin,       spec_.norm_eps};
+    if (spec_.qk_norm) {
+      inputs.q_norm = in[kQNorm];
+      inputs.k_norm = in[kKNorm];
+    }
+    return inputs;
+  }
+
+  AttentionInputs rotated(const at::Tensor& qkv, const Tensors& in) const {
+    const auto [q, k] = qk_norm_rope_forward(rope_inputs(qkv, in));
+    return {q, k, heads(qkv, kWv)};
+  }
+
+  at::Tensor backward_to_projections(const Tensors& saved, const at::Tensor& grad_out,
+                                     Tensors& result) const {
+    const AttentionForward forward{saved[kOut].unflatten(1, {spec_.num_heads, spec_.head_dim}),
+                                   saved[kLogsumexp]};
+    const auto [grad_q, grad_k, grad_v] =
+        attention_backward(grad_out.unflatten(1, {spec_.num_heads, spec_.head_dim}),
+                           rotated(saved[kQkv], saved), forward, spec_, layout_);
+    at::Tensor grad_qkv;
+    std::tie(grad_qkv, result[kQNorm], result[kKNorm]) =
+        qk_norm_rope_backward(grad_q, grad_k, grad_v, rope_inputs(saved[kQkv], saved));
+    return grad_qkv;
+  }
+
+  void backward_through_projections(const Tensors& saved, const at::Tensor& grad_qkv,
+                                    const std::vector<bool>& needs, Tensors& result) const {
+    if (!needs[kWq] && !needs[kWk] && !needs[kWv]) {
+      return;
+    }
+    const at::Tensor n = std::get<0>(rms_norm_forward(saved[kX], saved[kNorm], norm_eps_));
+    for (const Input weight_index : {kWq, kWk, kWv}) {
+      const at::Tensor grad = slice(grad_qkv, weight_index);
+      if (needs[weight_index]) {
+        result[weight_index] = grad.t().mm(n);
+      }
+      if (const int bias = weight_index - kWq + kBq; needs[bias]) {
+        result[bias] = grad.sum(0);
+      }
+    }
+  }
+
+  at::Tensor input_gradient(const Tensors& saved, const at::Tensor& grad_qkv) const {
+    if (const at::Tensor weight = fused_weight(saved); weight.defined()) {
+      return grad_qkv.mm(weight);
+    }
+    at::Tensor grad_n = slice(grad_qkv, kWq).mm(saved[kWq]);
+    grad_n.addmm_(slice(grad_qkv, kWk), saved[kWk]);
+    return grad_n.addmm_(slice(grad_qkv, kWv), saved[kWv]);
+  }
+
+  AttentionSpec spec_;
+  double norm_eps_;
+  RopeTable rope_;
+  SequenceLayout layout_;
+};
+
+}  // namespace
+
+bool lie_side_by_side(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const auto follows = [](const at::Tensor& first, const at::Tensor& second) {
+    return first.is_contiguous() && second.is_contiguous() && first.is_alias_of(second) &&
+           second.storage_offset() == first.storage_offset() + first.numel();
+  };
+  return follows(q, k) && follows(k, v);
+}
+
+at::Tensor attention_half(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
+                          double norm_eps, const RopeTable& rope, const SequenceLayout& layout) {
+  check_arguments(x, weights, spec, layout);
+  return apply(
+      std::make_unique<AttentionHalf>(spec, norm_eps, rope, layout),
+      {x, weights.norm, weights.q.weight, weights.k.weight, weights.v.weight, weights.o.weight,
+       weights.q.bias, weights.k.bias, weights.v.bias, weights.o.bias, weights.q_norm, weights.k_norm})[0];
+}
+
+}  // namespace phalanx
