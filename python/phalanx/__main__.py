@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-PYTHON_COMMANDS = {"prepare": "phalanx.prepare", "plot": "phalanx.plot", "demo": "phalanx.demo"}
+PYTHON_COMMANDS = {"prepare": "phalanx.prepare", "plot": "phalanx.plot", "demo": "phalanx.demo.__main__"}
 
 
 def main() -> int:

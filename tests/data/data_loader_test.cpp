@@ -224,7 +224,8 @@ TEST(PreparedFolder, RowsAreFullAndEachSampleComesOnce) {
   const char* named = std::getenv("PHALANX_TEST_TOKEN_FOLDER");
   const std::string folder = named != nullptr ? named : root / "d";
   if (named == nullptr) {
-    testing::write_token_folder(folder, testing::make_samples(testing::lengths_like(testing::kGsm8kQuantiles, 7473)));
+    testing::write_token_folder(folder,
+                                testing::make_samples(testing::lengths_like(testing::kGsm8kQuantiles, 7473)));
   }
   std::cout << "reading " << folder << "\n";
   DataLoader loader({folder}, {.sequence_length = kLength}, 2000);
