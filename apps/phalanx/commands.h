@@ -11,5 +11,6 @@ Command inspect_command();
 Command plan_command();
 Command prepare_command();
 Command plot_command();
+Command demo_command();
 
 }  // namespace phalanx

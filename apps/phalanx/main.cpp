@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   });
   try {
     return run_command_line({finetune_command(), eval_command(), export_command(), plan_command(),
-                             prepare_command(), plot_command()},
+                             prepare_command(), plot_command(), demo_command()},
                             argc, argv);
   } catch (const PythonStepFailed& step) {
     return step.exit_code;

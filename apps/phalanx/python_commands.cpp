@@ -20,4 +20,8 @@ Command prepare_command() {
 
 Command plot_command() { return python_command("plot", "draw the curves of runs into a PNG"); }
 
+Command demo_command() {
+  return python_command("demo", "train a tiny model on this machine and let it answer");
+}
+
 }  // namespace phalanx

@@ -8,6 +8,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from phalanx.errors import NOT_ACCEPTABLE
+
 PYTHON_COMMANDS = {"prepare": "phalanx.prepare", "plot": "phalanx.plot", "demo": "phalanx.demo.__main__"}
 
 
@@ -22,7 +24,7 @@ def main() -> int:
             "in PHALANX_BIN",
             file=sys.stderr,
         )
-        return 1
+        return NOT_ACCEPTABLE
     os.environ["PHALANX_PYTHON"] = sys.executable  # for the commands that the program hands back to Python
     os.execv(program, [str(program), *arguments])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phalanx.errors import UserError
+from phalanx.errors import NOT_ACCEPTABLE, UserError
 
 EXAMPLES = """\
 examples:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         draw(runs, output)
     except UserError as error:
         print(f"phalanx plot: error: {error}", file=sys.stderr)
-        return 1
+        return NOT_ACCEPTABLE
     print(output)
     return 0
 

@@ -22,7 +22,7 @@ from phalanx.data.progress import Progress
 from phalanx.data.rows import Row, open_data_file, read_rows
 from phalanx.data.shards import VERSION, ShardWriter, check_output, is_complete, read_manifest
 from phalanx.data.supervision import Sample, Supervisor
-from phalanx.errors import UserError
+from phalanx.errors import NOT_ACCEPTABLE, UserError
 
 EXAMPLES = """\
 examples:
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         folder = prepare(args)
     except UserError as error:
         print(f"phalanx prepare: error: {error}", file=sys.stderr)
-        return 1
+        return NOT_ACCEPTABLE
     if args.print_folder:
         print(folder)
     return 0

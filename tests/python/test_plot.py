@@ -89,7 +89,7 @@ def test_moving_average():
 )
 def test_garbled_lines(tmp_path, capsys, line, found):
     run = write_run(tmp_path / "run", [record(1)], tail=line + "\n" + json.dumps(record(3)) + "\n")
-    assert main([str(run)]) == 1
+    assert main([str(run)]) == 2
     message = capsys.readouterr().err
     assert f"{run}/metrics.jsonl:2: {found}" in message
     assert "delete this line" in message
@@ -97,19 +97,19 @@ def test_garbled_lines(tmp_path, capsys, line, found):
 
 
 def test_other_errors(tmp_path, capsys):
-    assert main([str(tmp_path / "none")]) == 1
+    assert main([str(tmp_path / "none")]) == 2
     message = capsys.readouterr().err
     assert f"{tmp_path}/none: cannot be read: No such file" in message
     assert "--output of `phalanx finetune`" in message
 
     empty = write_run(tmp_path / "empty", [])
-    assert main([str(empty)]) == 1
+    assert main([str(empty)]) == 2
     assert f"{empty}/metrics.jsonl: no step is recorded yet" in capsys.readouterr().err
 
     run = write_run(tmp_path / "run", [record(1)])
-    assert main([str(run), "--output", str(tmp_path / "plot.pdf")]) == 1
+    assert main([str(run), "--output", str(tmp_path / "plot.pdf")]) == 2
     assert "plot.pdf: only PNG is written" in capsys.readouterr().err
-    assert main([str(run), "--output", str(run / "metrics.jsonl" / "plot.png")]) == 1
+    assert main([str(run), "--output", str(run / "metrics.jsonl" / "plot.png")]) == 2
     message = capsys.readouterr().err
     assert "cannot be written" in message
     assert "choose another --output" in message

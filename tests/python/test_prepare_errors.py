@@ -22,7 +22,7 @@ def refuse(model, folder, data, pieces, *options, name="data.jsonl"):
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     before = sorted(folder.iterdir())
     done = run_prepare("--model", model, "--data", path, "--output", folder / "out", *options)
-    assert done.returncode == 1
+    assert done.returncode == 2
     message, at = done.stderr, 0
     for piece in pieces:
         piece = piece.replace("FILE", str(path))
@@ -296,7 +296,7 @@ def test_outputs(model, tmp_path):
     foreign.mkdir()
     (foreign / "thesis.txt").write_text("precious")
     done = run_prepare("--model", model, "--data", data, "--output", foreign)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"{foreign}: the folder holds other files" in done.stderr
     assert "--output" in done.stderr
     assert (foreign / "thesis.txt").read_text() == "precious"
@@ -312,7 +312,7 @@ def test_output_without_permission(model, tmp_path, monkeypatch):
     if os.geteuid() == 0:  # root may write everywhere
         monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(closed))
     done = run_prepare("--model", model, "--data", data, "--output", closed / "out")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"{closed}/out: no permission to write in {closed}" in done.stderr
 
 
