@@ -1,5 +1,4 @@
 // y[rows of e] = x[rows of e] W_e, both weight layouts.
-#include "kernels/grouped_gemm/launch.cuh"
 #include "kernels/grouped_gemm/varlen_m.cuh"
 
 namespace phalanx::kernels {
@@ -10,8 +9,8 @@ struct StoreRows {
   static constexpr int kBlockN = kWidth;
 
   struct Params {
-    CUtensorMap y;
-    __nv_bfloat16* base;
+    CUtensorMap map;
+    __nv_bfloat16* y;
     int n;
   };
 
@@ -22,13 +21,14 @@ struct StoreRows {
 
   __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows, int n,
                                WarpStore& out) {
+    const RowMatrix y{&params.map, params.y, params.n, 1};
 #pragma unroll
-    for (int chunk = 0; chunk < kBlockN / 64; ++chunk) {
-      const int column = n * kBlockN + chunk * 64;
+    for (int i = 0; i < kBlockN / 64; ++i) {
+      const int column = n * kBlockN + i * 64;
       if (column < params.n) {
-        const std::int64_t first = static_cast<std::int64_t>(row) * params.n + column;
-        out.store_bf16(acc + chunk * kChunkValues, params.y, column, row, 0,
-                       {params.base + first, params.n, params.n - column, rows});
+        Chunk chunk;
+        pack_chunk(acc + i * kChunkValues, chunk);
+        out.store(chunk, y, column, 0, row, rows);
       }
     }
   }
@@ -37,18 +37,10 @@ struct StoreRows {
 template <ptx::Major kMajor, int kBlockN>
 void run(const GroupedGemmParams& p, cudaStream_t stream) {
   using Problem = VarlenM<kMajor, StoreRows<kBlockN>>;
-  const int rows = p.groups.rows;
-  typename Problem::Params params{};
-  params.x = load_map(p.x, rows, p.k);
-  params.weight = kMajor == ptx::Major::kK ? load_map(p.weight, p.groups.experts, p.n, p.k)
-                                           : load_map(p.weight, p.groups.experts, p.k, p.n);
-  params.expert_ends = p.groups.expert_ends;
-  params.experts = p.groups.experts;
-  params.n_tiles = ceil_div(p.n, kBlockN);
-  params.k_blocks = ceil_div(p.k, kBlockK);
-  params.epilogue = {make_tensor_map(p.y, TensorMapType::kBf16, {p.n, rows, 1}, p.n, std::int64_t{rows} * p.n,
-                                     {kSliceRows, 1}),
-                     static_cast<__nv_bfloat16*>(p.y), p.n};
+  const CUtensorMap weight = kMajor == ptx::Major::kK ? load_map(p.weight, p.groups.experts, p.n, p.k)
+                                                      : load_map(p.weight, p.groups.experts, p.k, p.n);
+  auto params = varlen_m_params<Problem>(p.groups, p.x, weight, p.k, ceil_div(p.n, kBlockN));
+  params.epilogue = {store_map(p.y, p.groups.rows, 1, p.n), static_cast<__nv_bfloat16*>(p.y), p.n};
   launch<Problem>(params, stream);
 }
 

@@ -1,6 +1,6 @@
 // Problems whose tiles are rows of one expert times columns of its weight. What the epilogue makes of them is its own.
 #pragma once
-#include "kernels/grouped_gemm/pipeline.cuh"
+#include "kernels/grouped_gemm/launch.cuh"
 
 namespace phalanx::kernels {
 
@@ -104,6 +104,26 @@ struct VarlenM {
     }
   }
 };
+
+// [rows, halves, columns] bf16, stored in boxes of 64 columns by 16 rows of one half.
+inline CUtensorMap store_map(const void* base, int rows, int halves, int columns) {
+  return make_tensor_map(base, TensorMapType::kBf16, {columns, halves, rows}, columns,
+                         static_cast<std::int64_t>(halves) * columns, {1, kSliceRows});
+}
+
+// Fills what every problem of this kind has in common; the caller sets the epilogue's part and launches.
+template <class Problem>
+typename Problem::Params varlen_m_params(const ExpertRows& groups, const void* x, const CUtensorMap& weight, int k,
+                                         int n_tiles) {
+  typename Problem::Params params{};
+  params.x = load_map(x, groups.rows, k);
+  params.weight = weight;
+  params.expert_ends = groups.expert_ends;
+  params.experts = groups.experts;
+  params.n_tiles = n_tiles;
+  params.k_blocks = ceil_div(k, kBlockK);
+  return params;
+}
 
 // Columns n kBlockN .. of W_e as they lie.
 template <ptx::Major kMajor, int kBlockN>

@@ -6,7 +6,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/grouped_gemm/layout.h"
-#include "kernels/ptx/matrix_store.cuh"
+#include "kernels/ptx/matrix_transfer.cuh"
 #include "kernels/ptx/sync.cuh"
 #include "kernels/ptx/tma.cuh"
 
@@ -15,38 +15,50 @@ namespace phalanx::kernels {
 inline constexpr int kStoreBytes = kSliceRows * 128;  // one buffer
 inline constexpr int kStoreBuffers = 2;
 
-// Where a chunk goes when its 16 rows are not all valid.
-struct RowTarget {
-  __nv_bfloat16* first;  // element of the chunk's first row and column
-  std::int64_t stride;   // elements between rows
-  int columns;           // that lie inside the matrix, a multiple of 8; may be less than 64
-  int rows;              // valid rows, 16 when all are
+// 16 rows by 64 columns of bf16 in a warp's registers: word i holds the accumulators 2i and 2i + 1 of a chunk.
+inline constexpr int kChunkWords = kChunkValues / 2;
+using Chunk = std::uint32_t[kChunkWords];
+
+__device__ inline void pack_chunk(const float* values, Chunk& chunk) {
+#pragma unroll
+  for (int i = 0; i < kChunkWords; ++i) {
+    chunk[i] = ptx::pack_bf16(values[2 * i], values[2 * i + 1]);
+  }
+}
+
+// A matrix with rows of several experts, of which the first `rows` of the warp's 16 are this expert's.
+struct RowMatrix {
+  const CUtensorMap* map;  // boxes of 64 columns by 16 rows; dimensions: column, half, row
+  __nv_bfloat16* base;
+  int columns;  // of one half, a multiple of 8
+  int halves;   // 2 for z: gate and up side by side; else 1
 };
 
 class WarpStore {
  public:
   __device__ explicit WarpStore(std::uint8_t* buffers) : buffers_(buffers), lane_(threadIdx.x % 32) {}
 
-  // 64 columns of bf16; `values` are 8 column blocks of the wgmma layout.
-  __device__ void store_bf16(const float* values, const CUtensorMap& map, int c0, int c1, int c2,
-                             const RowTarget& target) {
+  // 64 columns from `column` of a half, rows row .. row + rows - 1.
+  __device__ void store(const Chunk& chunk, const RowMatrix& matrix, int column, int half, int row, int rows) {
     std::uint8_t* buffer = next_buffer();
-    fill_bf16(buffer, values);
-    if (target.rows == kSliceRows) {
-      send(buffer, map, c0, c1, c2, false);
+    fill(buffer, chunk);
+    if (rows == kSliceRows) {
+      send(buffer, *matrix.map, column, half, row, false);
     } else {
-      copy_rows(buffer, target);
+      copy_rows(buffer, matrix, column, half, row, rows);
     }
   }
 
-  // As above for a matrix whose edges the map itself clips, stored or added.
+  // 64 columns of bf16 of a matrix whose edges the map itself clips, stored or added.
   __device__ void write_bf16(const float* values, const CUtensorMap& map, int c0, int c1, int c2, bool add) {
+    Chunk chunk;
+    pack_chunk(values, chunk);
     std::uint8_t* buffer = next_buffer();
-    fill_bf16(buffer, values);
+    fill(buffer, chunk);
     send(buffer, map, c0, c1, c2, add);
   }
 
-  // 32 columns of fp32.
+  // The same for 32 columns of fp32.
   __device__ void write_fp32(const float* values, const CUtensorMap& map, int c0, int c1, int c2, bool add) {
     std::uint8_t* buffer = next_buffer();
 #pragma unroll
@@ -55,6 +67,21 @@ class WarpStore {
       *reinterpret_cast<float2*>(buffer + offset) = {values[i], values[i + 1]};
     }
     send(buffer, map, c0, c1, c2, add);
+  }
+
+  // 16 rows of 128 bytes as each lane fetched them (granule lane%8 of rows lane/8 + 4i), turned into a chunk.
+  __device__ void exchange(const uint4 (&granules)[4], Chunk& chunk) {
+    std::uint8_t* buffer = next_buffer();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      *reinterpret_cast<uint4*>(buffer + swizzled_offset(lane_ / 8 + 4 * i, lane_ % 8 * 16)) = granules[i];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      ptx::load_matrix_x4(tile_row(buffer, j), chunk[2 * j], chunk[2 * j + 1], chunk[2 * j + 2], chunk[2 * j + 3]);
+    }
+    commit_nothing();
   }
 
   __device__ void finish() {
@@ -73,15 +100,15 @@ class WarpStore {
     return buffers_ + turn_ * kStoreBytes;
   }
 
-  __device__ void fill_bf16(std::uint8_t* buffer, const float* values) const {
-    // Lane l addresses row l%8 of 8x8 tile l/8; the four tiles are (rows 0-7, 8-15) x (column block j, j+1).
-    const int row = lane_ % 16;
-    const int column_block = lane_ / 16;
+  // Address that this lane gives for the four 8x8 tiles (rows 0-7, 8-15) x (column blocks j, j+1).
+  __device__ std::uint8_t* tile_row(std::uint8_t* buffer, int j) const {
+    return buffer + swizzled_offset(lane_ % 16, (j + lane_ / 16) * 16);
+  }
+
+  __device__ void fill(std::uint8_t* buffer, const Chunk& chunk) const {
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-      const float* v = values + 4 * j;
-      ptx::store_matrix_x4(buffer + swizzled_offset(row, (j + column_block) * 16), ptx::pack_bf16(v[0], v[1]),
-                           ptx::pack_bf16(v[2], v[3]), ptx::pack_bf16(v[4], v[5]), ptx::pack_bf16(v[6], v[7]));
+      ptx::store_matrix_x4(tile_row(buffer, j), chunk[2 * j], chunk[2 * j + 1], chunk[2 * j + 2], chunk[2 * j + 3]);
     }
   }
 
@@ -98,17 +125,25 @@ class WarpStore {
     }
   }
 
-  __device__ void copy_rows(const std::uint8_t* buffer, const RowTarget& target) {
+  __device__ void copy_rows(const std::uint8_t* buffer, const RowMatrix& matrix, int column, int half, int first,
+                            int rows) {
     __syncwarp();
     const int granule = lane_ % 8;
-    for (int row = lane_ / 8; row < target.rows; row += 4) {
-      if (granule * 8 < target.columns) {
-        const uint4 value = *reinterpret_cast<const uint4*>(buffer + swizzled_offset(row, granule * 16));
-        *reinterpret_cast<uint4*>(target.first + row * target.stride + granule * 8) = value;
+    const int left = matrix.columns - column;
+    for (int row = lane_ / 8; row < rows; row += 4) {
+      if (granule * 8 < left) {
+        const std::int64_t line = static_cast<std::int64_t>(first + row) * matrix.halves + half;
+        *reinterpret_cast<uint4*>(matrix.base + line * matrix.columns + column + granule * 8) =
+            *reinterpret_cast<const uint4*>(buffer + swizzled_offset(row, granule * 16));
       }
     }
+    commit_nothing();
+  }
+
+  // next_buffer() counts one committed group per buffer used.
+  __device__ void commit_nothing() {
     if (ptx::elect_one()) {
-      ptx::tma_store_commit();  // an empty group: next_buffer() counts one per chunk
+      ptx::tma_store_commit();
     }
   }
 
