@@ -7,6 +7,7 @@ namespace {
 template <int kWidth>
 struct StoreRows {
   static constexpr int kBlockN = kWidth;
+  static constexpr bool kPingPong = false;
 
   struct Params {
     CUtensorMap map;

@@ -2,13 +2,17 @@
 //
 // A `Problem` says what a tile is, where its operands lie and what becomes of the accumulators:
 //   kAMajor, kBMajor, kBlockN, kRaggedK
+//   kPingPong                                    each consumer group works on tiles of its own, in turns, so that one
+//                                                group's long epilogue hides behind the other's products; else both
+//                                                groups share a tile, 64 rows each, which may then be twice as wide
 //   Params, Tile{..., k_blocks}
 //   prepare(params, starts)                      fills shared `starts` before the first tile (may do nothing)
 //   tile_count(params, starts)                   tiles of all experts, a multiple of kClusterSize or rounded up here
 //   tile(params, starts, index)                  called by whole warps
 //   same_a(tile, other), same_b(tile, other)     do two tiles read the same operand?
 //   a_box / b_box(params, tile, box, k_block)    map and coordinates of a 64x64 box
-//   finish(params, tile, group, warp, acc, out)  stores the accumulators of one warp
+//   has_rows(tile, block)                        does block 0 or 1 of 64 rows hold any?
+//   finish(params, tile, block, warp, acc, out)  stores one warp's 16 rows of a block
 #pragma once
 #include "kernels/grouped_gemm/scheduler.h"
 #include "kernels/grouped_gemm/warp_store.cuh"
@@ -25,7 +29,7 @@ inline constexpr int kMaskWarps = 3;
 inline constexpr int kABoxes = kBlockM / ptx::kBoxRows;
 // Stages that group 0 runs ahead of group 1, so that one group's epilogue overlaps the other's products.
 inline constexpr int kLead = 2;
-inline constexpr std::uint32_t kLeadBarrier = 1;
+inline constexpr std::uint32_t kTurnBarrier = 1;  // and the next: one for each group
 
 struct Box {
   const CUtensorMap* map;
@@ -63,6 +67,9 @@ class Kernel {
   using Params = typename Problem::Params;
   using Tile = typename Problem::Tile;
   using Memory = SharedMemory<Problem::kBlockN>;
+  static constexpr int kRowBlocks = Problem::kPingPong ? 2 : 1;  // blocks of 64 rows that one group accumulates
+  static constexpr int kReaders = Problem::kPingPong ? 4 : kConsumerWarps;  // warps of a block that read a stage
+  using Accumulators = float[kRowBlocks][Problem::kBlockN / 2];
 
  public:
   __device__ Kernel(const Params& params, Memory& memory)
@@ -72,7 +79,7 @@ class Kernel {
     if (threadIdx.x == 0) {
       for (int s = 0; s < kStages; ++s) {
         ptx::mbarrier_init(memory_.full[s], 1);
-        ptx::mbarrier_init(memory_.empty[s], kConsumerWarps * kClusterSize);
+        ptx::mbarrier_init(memory_.empty[s], kReaders * kClusterSize);
         ptx::mbarrier_init(memory_.unmasked[s], 1);
         ptx::mbarrier_init(memory_.masked[s], kMaskWarps);
       }
@@ -189,21 +196,30 @@ class Kernel {
     phases ^= 1u << stage;
   }
 
-  // Two warpgroups of 64 rows each: products, then the epilogue of the own 64 rows.
+  // Two warpgroups: products, then the epilogue.
   __device__ void consume() {
     const int group = warp_ / 4 - 1;
     WarpStore out(memory_.store[warp_ - 4]);
     Stage stage;
-    for (int index = blockIdx.x; index < tiles_; index += gridDim.x) {
+    int turn = 0;
+    if (Problem::kPingPong && group == 1) {
+      ptx::named_barrier_arrive(kTurnBarrier, 256);  // group 0 begins
+    }
+    for (int index = blockIdx.x; index < tiles_; index += gridDim.x, turn ^= 1) {
       const Tile own = tile(index);
-      const bool staggered = own.k_blocks >= kStages;
-      if (staggered && group == 1) {
-        ptx::named_barrier_sync(kLeadBarrier, 256);
+      if (Problem::kPingPong && turn != group) {
+        stage.advance(own.k_blocks);
+        continue;
       }
-      float acc[Problem::kBlockN / 2];
-      if (Problem::group_has_work(own, group)) {
+      wait_turn(own, group);
+      const int first_block = Problem::kPingPong ? 0 : group;
+      if (Problem::has_rows(own, first_block)) {
+        Accumulators acc;
         multiply(own, group, stage, acc);
-        Problem::finish(params_, own, group, warp_ % 4, acc, out);
+#pragma unroll
+        for (int block = 0; block < kRowBlocks; ++block) {
+          Problem::finish(params_, own, first_block + block, warp_ % 4, acc[block], out);
+        }
       } else {
         skip(own, group, stage);
       }
@@ -211,20 +227,29 @@ class Kernel {
     out.finish();
   }
 
-  __device__ void multiply(const Tile& own, int group, Stage& stage, float (&acc)[Problem::kBlockN / 2]) {
+  __device__ void multiply(const Tile& own, int group, Stage& stage, Accumulators& acc) {
     if (Problem::kRaggedK && own.k_blocks == 0) {
 #pragma unroll
-      for (float& value : acc) {
+      for (float& value : acc[0]) {
         value = 0;
       }
     }
+    const std::uint32_t a = ptx::descriptor_address(memory_.a[0][Problem::kPingPong ? 0 : group]);
+    const std::uint32_t b = ptx::descriptor_address(memory_.b[0]);
     int previous = -1;
     for (int k = 0; k < own.k_blocks; ++k, stage.advance()) {
       wait_full(own, k, stage);
+      const std::uint32_t a_stage = a + stage.index * (sizeof(memory_.a[0]) >> 4);
+      const std::uint32_t b_stage = b + stage.index * (sizeof(memory_.b[0]) >> 4);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kBlockK / 16; ++step) {
-        issue(stage.index, group, step, k, acc);
+#pragma unroll
+        for (int block = 0; block < kRowBlocks; ++block) {
+          ptx::Wgmma<Problem::kBlockN>::template issue<Problem::kAMajor, Problem::kBMajor>(
+              acc[block], ptx::operand_descriptor<Problem::kAMajor>(a_stage + block * (ptx::kBoxBytes >> 4), step),
+              ptx::operand_descriptor<Problem::kBMajor>(b_stage, step), k != 0 || step != 0);
+        }
       }
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
@@ -232,18 +257,12 @@ class Kernel {
         release(previous);
       }
       previous = stage.index;
-      lead(own, group, k);
+      pass_turn(own, group, k);
     }
     ptx::wgmma_wait<0>();
     if (previous >= 0) {
       release(previous);
     }
-  }
-
-  __device__ void issue(int stage, int group, int step, int k, float (&acc)[Problem::kBlockN / 2]) {
-    const auto a = ptx::operand_descriptor<Problem::kAMajor>(memory_.a[stage][group], step);
-    const auto b = ptx::operand_descriptor<Problem::kBMajor>(memory_.b[stage], step);
-    ptx::Wgmma<Problem::kBlockN>::template issue<Problem::kAMajor, Problem::kBMajor>(acc, a, b, k != 0 || step != 0);
   }
 
   __device__ void wait_full(const Tile& own, int k, const Stage& stage) {
@@ -257,13 +276,27 @@ class Kernel {
     for (int k = 0; k < own.k_blocks; ++k, stage.advance()) {
       wait_full(own, k, stage);
       release(stage.index);
-      lead(own, group, k);
+      pass_turn(own, group, k);
     }
   }
 
-  __device__ void lead(const Tile& own, int group, int k) {
-    if (group == 0 && k == kLead - 1 && own.k_blocks >= kStages) {
-      ptx::named_barrier_arrive(kLeadBarrier, 256);
+  // Groups take turns. In ping-pong, a group may look at a stage only when the other is done waiting for its own: the
+  // parity of `full` tells a round from the next, not from the one after. Sharing a tile, group 0 runs kLead stages ahead,
+  // if the tile has as many stages as the ring: else group 0 could reach the next tile before group 1 began this one.
+  __device__ static bool staggered(const Tile& own) { return own.k_blocks >= kStages; }
+
+  __device__ static void wait_turn(const Tile& own, int group) {
+    if (Problem::kPingPong || (group == 1 && staggered(own))) {
+      ptx::named_barrier_sync(kTurnBarrier + group, 256);
+    }
+  }
+
+  // Called by a group after it has issued stage k.
+  __device__ static void pass_turn(const Tile& own, int group, int k) {
+    const bool pass =
+        Problem::kPingPong ? k == own.k_blocks - 1 : group == 0 && k == kLead - 1 && staggered(own);
+    if (pass) {
+      ptx::named_barrier_arrive(kTurnBarrier + 1 - group, 256);
     }
   }
 

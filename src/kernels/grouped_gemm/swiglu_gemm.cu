@@ -10,6 +10,7 @@ namespace {
 
 struct StoreSwiglu {
   static constexpr int kBlockN = 256;
+  static constexpr bool kPingPong = false;
   static constexpr int kColumns = kBlockN / 2;  // of the intermediate width
 
   struct Params {

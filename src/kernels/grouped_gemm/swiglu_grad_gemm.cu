@@ -7,9 +7,9 @@
 namespace phalanx::kernels {
 namespace {
 
-template <int kWidth>
 struct StoreSwigluGrad {
-  static constexpr int kBlockN = kWidth;
+  static constexpr int kBlockN = 128;
+  static constexpr bool kPingPong = true;
 
   struct Params {
     CUtensorMap dz_map;  // [M, 2, I]
@@ -108,9 +108,16 @@ struct StoreSwigluGrad {
   }
 };
 
-template <int kBlockN>
-void run(const SwigluGradGemmParams& p, cudaStream_t stream) {
-  using Problem = VarlenM<ptx::Major::kMn, StoreSwigluGrad<kBlockN>>;
+}  // namespace
+
+int swiglu_grad_partials(int intermediate) { return ceil_div(intermediate, StoreSwigluGrad::kBlockN); }
+
+void swiglu_grad_gemm(const SwigluGradGemmParams& p, cudaStream_t stream) {
+  using Problem = VarlenM<ptx::Major::kMn, StoreSwigluGrad>;
+  check_shape(p.groups, p.intermediate, p.hidden);
+  if (p.groups.rows == 0) {
+    return;
+  }
   const int n_tiles = swiglu_grad_partials(p.intermediate);
   const CUtensorMap weight = load_map(p.weight, p.groups.experts, p.hidden, p.intermediate);
   auto params = varlen_m_params<Problem>(p.groups, p.dy, weight, p.hidden, n_tiles);
@@ -124,18 +131,6 @@ void run(const SwigluGradGemmParams& p, cudaStream_t stream) {
                      p.intermediate,
                      n_tiles};
   launch<Problem>(params, stream);
-}
-
-}  // namespace
-
-int swiglu_grad_partials(int intermediate) { return ceil_div(intermediate, block_n_for(intermediate)); }
-
-void swiglu_grad_gemm(const SwigluGradGemmParams& p, cudaStream_t stream) {
-  check_shape(p.groups, p.intermediate, p.hidden);
-  if (p.groups.rows == 0) {
-    return;
-  }
-  block_n_for(p.intermediate) == 256 ? run<256>(p, stream) : run<192>(p, stream);
 }
 
 }  // namespace phalanx::kernels

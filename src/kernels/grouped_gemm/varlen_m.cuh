@@ -46,6 +46,7 @@ struct VarlenM {
   static constexpr ptx::Major kBMajor = kWeightMajor;
   static constexpr int kBlockN = Epilogue::kBlockN;
   static constexpr bool kRaggedK = false;
+  static constexpr bool kPingPong = Epilogue::kPingPong;
 
   struct Params {
     CUtensorMap x;
@@ -85,7 +86,7 @@ struct VarlenM {
 
   __device__ static bool same_a(const Tile& a, const Tile& b) { return a.row == b.row; }
   __device__ static bool same_b(const Tile& a, const Tile& b) { return a.expert == b.expert && a.n == b.n; }
-  __device__ static bool group_has_work(const Tile& tile, int group) { return group * 64 < tile.rows; }
+  __device__ static bool has_rows(const Tile& tile, int block) { return block * 64 < tile.rows; }
 
   __device__ static Box a_box(const Params& params, const Tile& tile, int box, int k) {
     return {&params.x, k * kBlockK, tile.row + box * ptx::kBoxRows, 0};
@@ -95,9 +96,9 @@ struct VarlenM {
     return Epilogue::template weight_box<kWeightMajor>(params.weight, tile.expert, tile.n, box, k * kBlockK);
   }
 
-  __device__ static void finish(const Params& params, const Tile& tile, int group, int warp,
+  __device__ static void finish(const Params& params, const Tile& tile, int block, int warp,
                                 const float (&acc)[kBlockN / 2], WarpStore& out) {
-    const int offset = group * 64 + warp * kSliceRows;
+    const int offset = block * 64 + warp * kSliceRows;
     const int left = tile.rows - offset;
     if (left > 0) {
       Epilogue::store(params.epilogue, acc, tile.row + offset, left < kSliceRows ? left : kSliceRows, tile.n, out);

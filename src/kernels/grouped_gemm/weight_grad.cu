@@ -10,6 +10,7 @@ struct WeightGrad {
   static constexpr ptx::Major kBMajor = ptx::Major::kMn;
   static constexpr int kBlockN = kWidth;
   static constexpr bool kRaggedK = true;
+  static constexpr bool kPingPong = false;
 
   struct Params {
     CUtensorMap dy;
@@ -51,7 +52,7 @@ struct WeightGrad {
 
   __device__ static bool same_a(const Tile& a, const Tile& b) { return a.m == b.m; }
   __device__ static bool same_b(const Tile& a, const Tile& b) { return a.n == b.n; }
-  __device__ static bool group_has_work(const Tile& tile, int) { return tile.real; }
+  __device__ static bool has_rows(const Tile& tile, int) { return tile.real; }
 
   __device__ static Box a_box(const Params& params, const Tile& tile, int box, int k) {
     return {&params.dy, tile.m * kBlockM + box * ptx::kBoxRows, tile.row + k * kBlockK, 0};
@@ -61,12 +62,12 @@ struct WeightGrad {
     return {&params.x, tile.n * kBlockN + box * ptx::kBoxRows, tile.row + k * kBlockK, 0};
   }
 
-  __device__ static void finish(const Params& params, const Tile& tile, int group, int warp,
+  __device__ static void finish(const Params& params, const Tile& tile, int block, int warp,
                                 const float (&acc)[kBlockN / 2], WarpStore& out) {
     if (params.accumulate && tile.k_blocks == 0) {
       return;
     }
-    const int row = tile.m * kBlockM + group * 64 + warp * kSliceRows;
+    const int row = tile.m * kBlockM + block * 64 + warp * kSliceRows;
     constexpr int kColumns = 128 / sizeof(Element);
 #pragma unroll
     for (int chunk = 0; chunk < kBlockN / kColumns; ++chunk) {

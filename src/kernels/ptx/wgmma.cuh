@@ -17,15 +17,19 @@ inline constexpr int kBoxRows = 64;
 inline constexpr int kBoxBytes = kBoxRows * 128;
 
 // Descriptor of an operand of consecutive boxes (along m or n), at 16-element step `k_step` (0..3) of its 64 along k.
+// `boxes` counts in units of 16 bytes, see descriptor_address.
 template <Major kMajor>
-__device__ inline std::uint64_t operand_descriptor(const void* boxes, int k_step) {
+__device__ inline std::uint64_t operand_descriptor(std::uint32_t boxes, int k_step) {
   constexpr std::uint64_t kSwizzle128 = 1ull << 62;
-  constexpr std::uint64_t kEightRows = 1024 >> 4;
-  constexpr std::uint64_t kNextBox = kMajor == Major::kMn ? kBoxBytes >> 4 : 1;
-  const int k_bytes = k_step * (kMajor == Major::kMn ? 16 * 128 : 16 * 2);
-  // In a cluster the address carries the block's rank above the 18 bits that the field holds.
-  const std::uint64_t start = ((shared_address(boxes) + k_bytes) & 0x3ffff) >> 4;
-  return kSwizzle128 | kEightRows << 32 | kNextBox << 16 | start;
+  constexpr std::uint64_t kEightRows = std::uint64_t{1024 >> 4} << 32;
+  constexpr std::uint32_t kNextBox = (kMajor == Major::kMn ? kBoxBytes >> 4 : 1) << 16;
+  constexpr int kStep = (kMajor == Major::kMn ? 16 * 128 : 16 * 2) >> 4;
+  return kSwizzle128 | kEightRows | (kNextBox + boxes + k_step * kStep);
+}
+
+// In a cluster a shared address carries the block's rank above the 18 bits that a descriptor has room for.
+__device__ inline std::uint32_t descriptor_address(const void* boxes) {
+  return (shared_address(boxes) & 0x3ffff) >> 4;
 }
 
 // Before the first wgmma after registers or descriptors were touched.
@@ -44,6 +48,33 @@ template <int kN>
 struct Wgmma;
 
 // clang-format off
+template <>
+struct Wgmma<128> {
+  template <Major kA, Major kB>
+  __device__ static void issue(float (&d)[64], std::uint64_t a, std::uint64_t b, bool accumulate) {
+    asm volatile(
+        "{\n"
+        ".reg .pred accumulate;\n"
+        "setp.ne.b32 accumulate, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+        " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+        " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+        " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, accumulate, 1, 1, %67, %68;\n"
+        "}"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+  }
+};
+
 template <>
 struct Wgmma<192> {
   template <Major kA, Major kB>
