@@ -4,8 +4,8 @@
   ./dev bench grouped_gemm --models all         other models' experts too
   ./dev bench grouped_gemm --check-only         checks, with 200 random shapes
 
-Needs the shared library of a CUDA build (preset `cuda`), named by --library. Every own row is computed by the own kernels:
-there is no fallback in them. Each pair of times is taken alternately, so that both meet the same clocks.
+Needs the shared library of a CUDA build (preset `cuda`), named by --library. Every own row is computed by the own
+kernels: there is no fallback in them. Each pair of times is taken alternately, so that both meet the same clocks.
 """
 
 import argparse
@@ -14,8 +14,8 @@ import json
 import pathlib
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 from grouped_gemm_check import check_all
@@ -128,7 +128,9 @@ def fused_up_row(library, layer, ends, rows, tokens):
         library.swiglu(source.index_select(0, index), weight, ends, z, a)
 
     def aten():
-        gate, up = torch._grouped_mm(source.index_select(0, index), weight.transpose(1, 2), offs=ends).chunk(2, 1)
+        gate, up = torch._grouped_mm(source.index_select(0, index), weight.transpose(1, 2), offs=ends).chunk(
+            2, 1
+        )
         return torch.nn.functional.silu(gate) * up
 
     flop = 4e-12 * rows * layer.intermediate * layer.hidden
@@ -172,8 +174,15 @@ def measure(row, rounds=3):
     error = row.error()
     if not error < 1.5e-2:
         raise AssertionError(f"{row.name}: differs from ATen by {error:.1e}")
-    return {"name": row.name, "kernel": "phalanx", "own_ms": own, "aten_ms": aten,
-            "own_tflops": row.tflop / own * 1e3, "aten_tflops": row.tflop / aten * 1e3, "difference": error}  # fmt: skip
+    return {
+        "name": row.name,
+        "kernel": "phalanx",
+        "own_ms": own,
+        "aten_ms": aten,
+        "own_tflops": row.tflop / own * 1e3,
+        "aten_tflops": row.tflop / aten * 1e3,
+        "difference": error,
+    }
 
 
 def run_case(library, model, tokens, routing, generator):
@@ -196,8 +205,11 @@ def run_case(library, model, tokens, routing, generator):
 
 
 def print_row(r):
-    print(f"{r['name']:<22}{r['own_tflops']:8.0f}{r['aten_tflops']:8.0f}{'':<9}"
-          f"{r['aten_ms'] / r['own_ms']:9.3f}  {r['difference']:.1e}", flush=True)  # fmt: skip
+    print(
+        f"{r['name']:<22}{r['own_tflops']:8.0f}{r['aten_tflops']:8.0f}{'':<9}"
+        f"{r['aten_ms'] / r['own_ms']:9.3f}  {r['difference']:.1e}",
+        flush=True,
+    )
 
 
 def dense_tflops():
@@ -206,11 +218,15 @@ def dense_tflops():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--library", default=str(ROOT / "build/cuda/lib/libphalanx_grouped_gemm.so"))
     parser.add_argument("--models", default="qwen3-30b", help="comma-separated, or all")
     parser.add_argument("--tokens", default="4096,8192,16384,32768")
-    parser.add_argument("--routing", default="balanced,uniform,zipf", help="of the first model at 8,192 tokens")
+    parser.add_argument(
+        "--routing", default="balanced,uniform,zipf", help="of the first model at 8,192 tokens"
+    )
     parser.add_argument("--random-shapes", type=int, default=200)
     parser.add_argument("--check-only", action="store_true")
     parser.add_argument("--output", default=str(ROOT / "benchmarks/results/grouped_gemm.json"))
@@ -233,10 +249,16 @@ def main():
                 cases.append(run_case(library, model, tokens, routing, generator))
     dense = dense_tflops()
     print(f"\ndense bf16 8192^3 through ATen: {dense:.0f} TFLOP/s")
-    report = {"command": " ".join(["benchmarks/grouped_gemm.py", *sys.argv[1:]]),
-              "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-              "device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda,
-              "python": platform.python_version(), "dense_tflops": dense, "cases": cases}  # fmt: skip
+    report = {
+        "command": " ".join(["benchmarks/grouped_gemm.py", *sys.argv[1:]]),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "dense_tflops": dense,
+        "cases": cases,
+    }
     pathlib.Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(arguments.output).write_text(json.dumps(report, indent=1) + "\n")
 

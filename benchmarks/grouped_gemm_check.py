@@ -1,9 +1,8 @@
-"""Correctness of the grouped GEMM kernels on the device: against fp32, bitwise repeats, poisoned memory, graph replay."""
+"""Correctness of the grouped GEMM kernels on the device: fp32 references, repeats, poisoned memory, graph replay."""
 
 import random
 
 import torch
-
 from grouped_gemm_library import (
     BF16,
     FP32,
@@ -27,7 +26,7 @@ def expect(name, error, bound):
 
 
 def check_shape(library, counts, n, k, spare_rows):
-    """Every kernel on one shape; rows past the last expert hold NaN in the inputs and must stay as they are in outputs."""
+    """Every kernel on one shape; rows past the last expert are NaN in inputs and must stay as they are in outputs."""
     ends = ends_of(counts)
     m = int(ends[-1])
     name = f"counts {counts if len(counts) < 9 else (len(counts), m)} n {n} k {k}"
@@ -105,7 +104,11 @@ def check_random_shapes(library, number, seed=0):
     generator = random.Random(seed)
     for _ in range(number):
         experts = generator.choice([1, 2, 3, 5, 8, 16, 33, 64, 128, 256, 512])
-        largest = generator.choice([1, 7, 64, 130, 600, 3000]) if experts <= 16 else generator.choice([1, 9, 70, 200])
+        largest = (
+            generator.choice([1, 7, 64, 130, 600, 3000])
+            if experts <= 16
+            else generator.choice([1, 9, 70, 200])
+        )
         counts = [generator.choice([0, generator.randint(0, largest), largest]) for _ in range(experts)]
         widest = 200 if experts <= 16 else 40
         n, k = (8 * generator.randint(1, widest) for _ in range(2))
@@ -131,7 +134,7 @@ def check_repeats(library, repeats=40):
         library.weight_grad(dy, x, ends, dw)
         results = [*outputs, dw, partials]
         first = first or results
-        if not all(torch.equal(a, b) for a, b in zip(first, results)):
+        if not all(torch.equal(a, b) for a, b in zip(first, results, strict=True)):
             raise AssertionError("two runs on the same inputs differ")
 
 
@@ -153,7 +156,9 @@ def check_graph_replay(library):
     for counts in ([0, 1000, 0, 0], [1, 2, 3, 994], [333, 333, 0, 334]):
         ends.copy_(ends_of(counts))
         graph.replay()
-        expect(f"graph replay gemm {counts}", relative_error(y, reference_gemm(x, weight, ends, False)), ROUNDING)
+        expect(
+            f"graph replay gemm {counts}", relative_error(y, reference_gemm(x, weight, ends, False)), ROUNDING
+        )
         expect(f"graph replay dw {counts}", relative_error(dw, reference_weight_grad(dy, x, ends)), EXACT)
 
 

@@ -23,7 +23,9 @@ class Library:
         values = [ends, ends.numel(), rows, *arguments, torch.cuda.current_stream().cuda_stream]
         tensors = [isinstance(value, torch.Tensor) for value in values]
         function.argtypes = [POINTER if tensor else INT for tensor in tensors[:-1]] + [POINTER]
-        message = function(*[v.data_ptr() if tensor else v for v, tensor in zip(values, tensors)])
+        message = function(
+            *[v.data_ptr() if tensor else v for v, tensor in zip(values, tensors, strict=True)]
+        )
         if message is not None:
             raise RuntimeError(message.decode())
 
@@ -43,7 +45,8 @@ class Library:
 
     def swiglu_grad(self, dy, weight, z, scale, ends, dz, scaled_a, ds_partials):
         sizes = scaled_a.shape[1], dy.shape[1]
-        self._call("phalanx_swiglu_grad_gemm", ends, dy.shape[0], dy, weight, z, scale, dz, scaled_a, ds_partials, *sizes)
+        outputs = dz, scaled_a, ds_partials
+        self._call("phalanx_swiglu_grad_gemm", ends, dy.shape[0], dy, weight, z, scale, *outputs, *sizes)
 
     def swiglu_grad_partials(self, intermediate):
         return self.library.phalanx_swiglu_grad_partials(intermediate)

@@ -1,10 +1,10 @@
 // The grouped GEMM kernels behind plain C functions, for benchmarks/grouped_gemm.py to call through ctypes.
 //
 // Each returns nullptr, or the message of the error thrown, valid until the next call. `ends` is [E] int32 on the device.
-#include <string>
-
 #include "kernels/grouped_gemm/grouped_gemm.h"
 #include "kernels/grouped_gemm/swiglu_gemm.h"
+
+#include <string>
 
 namespace {
 
@@ -26,8 +26,8 @@ const char* guarded(Call call) {
 
 extern "C" {
 
-const char* phalanx_grouped_gemm(const std::int32_t* ends, int experts, int rows, const void* x, const void* weight,
-                                 void* y, int n, int k, int in_out, cudaStream_t stream) {
+const char* phalanx_grouped_gemm(const std::int32_t* ends, int experts, int rows, const void* x,
+                                 const void* weight, void* y, int n, int k, int in_out, cudaStream_t stream) {
   const WeightLayout layout = in_out != 0 ? WeightLayout::kInOut : WeightLayout::kOutIn;
   return guarded([&] { grouped_gemm({{ends, experts, rows}, x, weight, y, n, k, layout}, stream); });
 }
@@ -40,17 +40,20 @@ const char* phalanx_grouped_gemm_weight_grad(const std::int32_t* ends, int exper
   });
 }
 
-const char* phalanx_swiglu_gemm(const std::int32_t* ends, int experts, int rows, const void* x, const void* weight,
-                                void* z, void* a, int intermediate, int k, cudaStream_t stream) {
+const char* phalanx_swiglu_gemm(const std::int32_t* ends, int experts, int rows, const void* x,
+                                const void* weight, void* z, void* a, int intermediate, int k,
+                                cudaStream_t stream) {
   return guarded([&] { swiglu_gemm({{ends, experts, rows}, x, weight, z, a, intermediate, k}, stream); });
 }
 
 const char* phalanx_swiglu_grad_gemm(const std::int32_t* ends, int experts, int rows, const void* dy,
-                                     const void* weight, const void* z, const float* scale, void* dz, void* scaled_a,
-                                     float* ds_partials, int intermediate, int hidden, cudaStream_t stream) {
+                                     const void* weight, const void* z, const float* scale, void* dz,
+                                     void* scaled_a, float* ds_partials, int intermediate, int hidden,
+                                     cudaStream_t stream) {
   return guarded([&] {
-    swiglu_grad_gemm({{ends, experts, rows}, dy, weight, z, scale, dz, scaled_a, ds_partials, intermediate, hidden},
-                     stream);
+    swiglu_grad_gemm(
+        {{ends, experts, rows}, dy, weight, z, scale, dz, scaled_a, ds_partials, intermediate, hidden},
+        stream);
   });
 }
 

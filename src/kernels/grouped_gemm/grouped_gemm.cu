@@ -20,8 +20,8 @@ struct StoreRows {
     return plain_weight_box<kMajor, kBlockN>(map, expert, n, box, k);
   }
 
-  __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows, int n,
-                               WarpStore& out) {
+  __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows,
+                               int n, WarpStore& out) {
     const RowMatrix y{&params.map, params.y, params.n, 1};
 #pragma unroll
     for (int i = 0; i < kBlockN / 64; ++i) {
@@ -57,7 +57,8 @@ void grouped_gemm(const GroupedGemmParams& p, cudaStream_t stream) {
   if (p.groups.rows == 0) {
     return;
   }
-  p.layout == WeightLayout::kOutIn ? run_width<ptx::Major::kK>(p, stream) : run_width<ptx::Major::kMn>(p, stream);
+  p.layout == WeightLayout::kOutIn ? run_width<ptx::Major::kK>(p, stream)
+                                   : run_width<ptx::Major::kMn>(p, stream);
 }
 
 }  // namespace phalanx::kernels

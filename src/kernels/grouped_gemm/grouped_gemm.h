@@ -24,7 +24,7 @@ enum class WeightLayout {
 struct ExpertRows {
   const std::int32_t* expert_ends;  // [E], device, non-decreasing, last <= rows
   int experts;                      // E
-  int rows;                         // M: rows that the row buffers hold; those past the last end are neither used nor written
+  int rows;  // M: rows that the row buffers hold; those past the last end are neither used nor written
 };
 
 // y[rows of e] = x[rows of e] W_e
@@ -42,13 +42,13 @@ void grouped_gemm(const GroupedGemmParams& params, cudaStream_t stream);
 // dW_e = dy[rows of e]^T x[rows of e], [N, K] each; an expert without rows has dW_e = 0.
 struct GroupedGemmWeightGradParams {
   ExpertRows groups;
-  const void* dy;    // [M, N] bf16
-  const void* x;     // [M, K] bf16
-  void* dw;          // [E, N, K] bf16, or fp32
+  const void* dy;  // [M, N] bf16
+  const void* x;   // [M, K] bf16
+  void* dw;        // [E, N, K] bf16, or fp32
   int n;
   int k;
   bool dw_is_fp32;
-  bool accumulate;   // dw += instead of dw =
+  bool accumulate;  // dw += instead of dw =
 };
 void grouped_gemm_weight_grad(const GroupedGemmWeightGradParams& params, cudaStream_t stream);
 

@@ -3,8 +3,8 @@
 
 namespace phalanx::kernels {
 
-inline constexpr int kSliceRows = 16;     // rows of a tile that one warp holds
-inline constexpr int kChunkValues = 32;   // accumulators per thread in 64 columns
+inline constexpr int kSliceRows = 16;    // rows of a tile that one warp holds
+inline constexpr int kChunkValues = 32;  // accumulators per thread in 64 columns
 
 // Byte offset of (row, byte of row) in rows of 128 bytes as TMA's 128-byte swizzle lays them: the 16-byte granules of a row
 // are permuted by the row's number, so that a column of granules touches every bank once.

@@ -44,11 +44,11 @@ struct alignas(1024) SharedMemory {
   std::uint8_t a[kStages][kABoxes][ptx::kBoxBytes];
   std::uint8_t b[kStages][kBBoxes][ptx::kBoxBytes];
   std::uint8_t store[kConsumerWarps][kStoreBuffers * kStoreBytes];
-  ptx::Mbarrier full[kStages];    // TMA has delivered the stage
-  ptx::Mbarrier empty[kStages];   // every consumer warp of the cluster is done with it
+  ptx::Mbarrier full[kStages];      // TMA has delivered the stage
+  ptx::Mbarrier empty[kStages];     // every consumer warp of the cluster is done with it
   ptx::Mbarrier unmasked[kStages];  // TMA was told to deliver a stage that needs masking (kRaggedK)
   ptx::Mbarrier masked[kStages];    // rows past the expert's end are zero (kRaggedK)
-  int starts[kMaxExperts + 1];    // first tile of each expert
+  int starts[kMaxExperts + 1];      // first tile of each expert
 };
 
 // Position in the ring of stages.
@@ -67,13 +67,19 @@ class Kernel {
   using Params = typename Problem::Params;
   using Tile = typename Problem::Tile;
   using Memory = SharedMemory<Problem::kBlockN>;
-  static constexpr int kRowBlocks = Problem::kPingPong ? 2 : 1;  // blocks of 64 rows that one group accumulates
-  static constexpr int kReaders = Problem::kPingPong ? 4 : kConsumerWarps;  // warps of a block that read a stage
+  static constexpr int kRowBlocks =
+      Problem::kPingPong ? 2 : 1;  // blocks of 64 rows that one group accumulates
+  static constexpr int kReaders =
+      Problem::kPingPong ? 4 : kConsumerWarps;  // warps of a block that read a stage
   using Accumulators = float[kRowBlocks][Problem::kBlockN / 2];
 
  public:
   __device__ Kernel(const Params& params, Memory& memory)
-      : params_(params), memory_(memory), warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)), lane_(threadIdx.x % 32), rank_(ptx::cluster_rank()) {}
+      : params_(params),
+        memory_(memory),
+        warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
+        lane_(threadIdx.x % 32),
+        rank_(ptx::cluster_rank()) {}
 
   __device__ void run() {
     if (threadIdx.x == 0) {
@@ -247,7 +253,8 @@ class Kernel {
 #pragma unroll
         for (int block = 0; block < kRowBlocks; ++block) {
           ptx::Wgmma<Problem::kBlockN>::template issue<Problem::kAMajor, Problem::kBMajor>(
-              acc[block], ptx::operand_descriptor<Problem::kAMajor>(a_stage + block * (ptx::kBoxBytes >> 4), step),
+              acc[block],
+              ptx::operand_descriptor<Problem::kAMajor>(a_stage + block * (ptx::kBoxBytes >> 4), step),
               ptx::operand_descriptor<Problem::kBMajor>(b_stage, step), k != 0 || step != 0);
         }
       }

@@ -5,10 +5,11 @@
 
 namespace phalanx::kernels {
 
-inline constexpr int kBlockM = 128;      // rows of a tile
-inline constexpr int kBlockK = 64;       // depth of one pipeline stage: 128 bytes of bf16
-inline constexpr int kClusterSize = 2;   // blocks that share operand tiles by multicast
-inline constexpr int kBandTiles = 8;     // tiles along m that are finished before the next rows of an expert begin
+inline constexpr int kBlockM = 128;     // rows of a tile
+inline constexpr int kBlockK = 64;      // depth of one pipeline stage: 128 bytes of bf16
+inline constexpr int kClusterSize = 2;  // blocks that share operand tiles by multicast
+inline constexpr int kBandTiles =
+    8;  // tiles along m that are finished before the next rows of an expert begin
 inline constexpr int kMaxExperts = 512;
 
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }

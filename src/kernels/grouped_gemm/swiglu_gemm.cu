@@ -1,8 +1,7 @@
 // z = x[rows of e] W_e^T and a = silu(gate) up. A tile holds 128 gate columns and the 128 up columns that belong to them, so
 // that a thread finds both halves of each element among its own accumulators.
-#include "kernels/grouped_gemm/swiglu_gemm.h"
-
 #include "kernels/grouped_gemm/swiglu.cuh"
+#include "kernels/grouped_gemm/swiglu_gemm.h"
 #include "kernels/grouped_gemm/varlen_m.cuh"
 
 namespace phalanx::kernels {
@@ -28,8 +27,8 @@ struct StoreSwiglu {
     return {&map, k, n * kColumns + box % kHalfBoxes * ptx::kBoxRows, 2 * expert + box / kHalfBoxes};
   }
 
-  __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows, int n,
-                               WarpStore& out) {
+  __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows,
+                               int n, WarpStore& out) {
     const RowMatrix z{&params.z_map, params.z, params.intermediate, 2};
     const RowMatrix a{&params.a_map, params.a, params.intermediate, 1};
 #pragma unroll
@@ -43,8 +42,9 @@ struct StoreSwiglu {
         out.store(up, z, column, 1, row, rows);
 #pragma unroll
         for (int word = 0; word < kChunkWords; ++word) {
-          activation[word] = ptx::pack_bf16(silu(ptx::low_bf16(gate[word])).value * ptx::low_bf16(up[word]),
-                                            silu(ptx::high_bf16(gate[word])).value * ptx::high_bf16(up[word]));
+          activation[word] =
+              ptx::pack_bf16(silu(ptx::low_bf16(gate[word])).value * ptx::low_bf16(up[word]),
+                             silu(ptx::high_bf16(gate[word])).value * ptx::high_bf16(up[word]));
         }
         out.store(activation, a, column, 0, row, rows);
       }
@@ -61,9 +61,11 @@ void swiglu_gemm(const SwigluGemmParams& p, cudaStream_t stream) {
     return;
   }
   const CUtensorMap weight = load_map(p.weight, 2 * p.groups.experts, p.intermediate, p.k);
-  auto params = varlen_m_params<Problem>(p.groups, p.x, weight, p.k, ceil_div(p.intermediate, StoreSwiglu::kColumns));
-  params.epilogue = {store_map(p.z, p.groups.rows, 2, p.intermediate), store_map(p.a, p.groups.rows, 1, p.intermediate),
-                     static_cast<__nv_bfloat16*>(p.z), static_cast<__nv_bfloat16*>(p.a), p.intermediate};
+  auto params =
+      varlen_m_params<Problem>(p.groups, p.x, weight, p.k, ceil_div(p.intermediate, StoreSwiglu::kColumns));
+  params.epilogue = {store_map(p.z, p.groups.rows, 2, p.intermediate),
+                     store_map(p.a, p.groups.rows, 1, p.intermediate), static_cast<__nv_bfloat16*>(p.z),
+                     static_cast<__nv_bfloat16*>(p.a), p.intermediate};
   launch<Problem>(params, stream);
 }
 

@@ -28,8 +28,8 @@ struct StoreSwigluGrad {
     return plain_weight_box<kMajor, kBlockN>(map, expert, n, box, k);
   }
 
-  __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows, int n,
-                               WarpStore& out) {
+  __device__ static void store(const Params& params, const float (&acc)[kBlockN / 2], int row, int rows,
+                               int n, WarpStore& out) {
     const int lane = threadIdx.x % 32;
     const RowMatrix dz{&params.dz_map, params.dz, params.intermediate, 2};
     const RowMatrix a{&params.a_map, params.scaled_a, params.intermediate, 1};
@@ -61,7 +61,8 @@ struct StoreSwigluGrad {
 
  private:
   // This lane's part of 64 columns of one half of z; zeros outside the matrix or the expert.
-  __device__ static void fetch(const Params& params, int column, int half, int row, int rows, uint4 (&granules)[4]) {
+  __device__ static void fetch(const Params& params, int column, int half, int row, int rows,
+                               uint4 (&granules)[4]) {
     const int lane = threadIdx.x % 32;
     const int first = column + lane % 8 * 8;
 #pragma unroll
@@ -74,8 +75,8 @@ struct StoreSwigluGrad {
   }
 
   // Replaces gate and up by their gradients.
-  __device__ static void differentiate(const float* da, const float (&scale)[2], Chunk& gate, Chunk& up, Chunk& scaled_a,
-                                       float (&ds)[2]) {
+  __device__ static void differentiate(const float* da, const float (&scale)[2], Chunk& gate, Chunk& up,
+                                       Chunk& scaled_a, float (&ds)[2]) {
 #pragma unroll
     for (int word = 0; word < kChunkWords; ++word) {
       const int half = word % 2;  // word 2j holds the upper row of column block j, word 2j + 1 the lower

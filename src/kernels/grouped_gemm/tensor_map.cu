@@ -1,9 +1,8 @@
+#include "core/error.h"
 #include "kernels/grouped_gemm/tensor_map.h"
 
 #include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
-
-#include "core/error.h"
 
 namespace phalanx::kernels {
 namespace {
@@ -22,8 +21,8 @@ PFN_cuTensorMapEncodeTiled_v12000 find_encode() {
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const void* base, TensorMapType type, std::array<int, 3> sizes, std::int64_t row_stride,
-                            std::int64_t slab_stride, std::array<int, 2> box) {
+CUtensorMap make_tensor_map(const void* base, TensorMapType type, std::array<int, 3> sizes,
+                            std::int64_t row_stride, std::int64_t slab_stride, std::array<int, 2> box) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
   const bool bf16 = type == TensorMapType::kBf16;
   const std::uint64_t element = bf16 ? 2 : 4;
@@ -37,12 +36,13 @@ CUtensorMap make_tensor_map(const void* base, TensorMapType type, std::array<int
   const cuuint32_t element_strides[3] = {1, 1, 1};
   CUtensorMap map{};
   const CUresult status = encode(
-      &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3, const_cast<void*>(base), dims,
-      strides, boxes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  PHALANX_CHECK(status == CUDA_SUCCESS, CudaError, "cuTensorMapEncodeTiled refused (error ", static_cast<int>(status),
-                ") the tensor at ", base, " of size ", sizes[2], " x ", sizes[1], " x ", sizes[0], ", strides ",
-                slab_stride, " and ", row_stride, ": the address and strides must be multiples of 16 bytes");
+      &map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 3,
+      const_cast<void*>(base), dims, strides, boxes, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  PHALANX_CHECK(status == CUDA_SUCCESS, CudaError, "cuTensorMapEncodeTiled refused (error ",
+                static_cast<int>(status), ") the tensor at ", base, " of size ", sizes[2], " x ", sizes[1],
+                " x ", sizes[0], ", strides ", slab_stride, " and ", row_stride,
+                ": the address and strides must be multiples of 16 bytes");
   return map;
 }
 

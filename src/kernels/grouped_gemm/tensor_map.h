@@ -14,7 +14,7 @@ enum class TensorMapType { kBf16, kFp32 };
 //   sizes        elements along each dimension
 //   row_stride   elements between neighbours along dimension 1
 //   slab_stride  elements between neighbours along dimension 2
-CUtensorMap make_tensor_map(const void* base, TensorMapType type, std::array<int, 3> sizes, std::int64_t row_stride,
-                            std::int64_t slab_stride, std::array<int, 2> box);
+CUtensorMap make_tensor_map(const void* base, TensorMapType type, std::array<int, 3> sizes,
+                            std::int64_t row_stride, std::int64_t slab_stride, std::array<int, 2> box);
 
 }  // namespace phalanx::kernels

@@ -101,7 +101,8 @@ struct VarlenM {
     const int offset = block * 64 + warp * kSliceRows;
     const int left = tile.rows - offset;
     if (left > 0) {
-      Epilogue::store(params.epilogue, acc, tile.row + offset, left < kSliceRows ? left : kSliceRows, tile.n, out);
+      Epilogue::store(params.epilogue, acc, tile.row + offset, left < kSliceRows ? left : kSliceRows, tile.n,
+                      out);
     }
   }
 };
@@ -114,8 +115,8 @@ inline CUtensorMap store_map(const void* base, int rows, int halves, int columns
 
 // Fills what every problem of this kind has in common; the caller sets the epilogue's part and launches.
 template <class Problem>
-typename Problem::Params varlen_m_params(const ExpertRows& groups, const void* x, const CUtensorMap& weight, int k,
-                                         int n_tiles) {
+typename Problem::Params varlen_m_params(const ExpertRows& groups, const void* x, const CUtensorMap& weight,
+                                         int k, int n_tiles) {
   typename Problem::Params params{};
   params.x = load_map(x, groups.rows, k);
   params.weight = weight;

@@ -3,12 +3,12 @@
 // Each warp owns two buffers and needs no other warp: while TMA drains one, the warp fills the other. A slice of rows that
 // ends inside the 16 is copied row by row instead, because the rows below belong to another expert.
 #pragma once
-#include <cuda_bf16.h>
-
 #include "kernels/grouped_gemm/layout.h"
 #include "kernels/ptx/matrix_transfer.cuh"
 #include "kernels/ptx/sync.cuh"
 #include "kernels/ptx/tma.cuh"
+
+#include <cuda_bf16.h>
 
 namespace phalanx::kernels {
 
@@ -39,7 +39,8 @@ class WarpStore {
   __device__ explicit WarpStore(std::uint8_t* buffers) : buffers_(buffers), lane_(threadIdx.x % 32) {}
 
   // 64 columns from `column` of a half, rows row .. row + rows - 1.
-  __device__ void store(const Chunk& chunk, const RowMatrix& matrix, int column, int half, int row, int rows) {
+  __device__ void store(const Chunk& chunk, const RowMatrix& matrix, int column, int half, int row,
+                        int rows) {
     std::uint8_t* buffer = next_buffer();
     fill(buffer, chunk);
     if (rows == kSliceRows) {
@@ -79,7 +80,8 @@ class WarpStore {
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-      ptx::load_matrix_x4(tile_row(buffer, j), chunk[2 * j], chunk[2 * j + 1], chunk[2 * j + 2], chunk[2 * j + 3]);
+      ptx::load_matrix_x4(tile_row(buffer, j), chunk[2 * j], chunk[2 * j + 1], chunk[2 * j + 2],
+                          chunk[2 * j + 3]);
     }
     commit_nothing();
   }
@@ -108,7 +110,8 @@ class WarpStore {
   __device__ void fill(std::uint8_t* buffer, const Chunk& chunk) const {
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-      ptx::store_matrix_x4(tile_row(buffer, j), chunk[2 * j], chunk[2 * j + 1], chunk[2 * j + 2], chunk[2 * j + 3]);
+      ptx::store_matrix_x4(tile_row(buffer, j), chunk[2 * j], chunk[2 * j + 1], chunk[2 * j + 2],
+                           chunk[2 * j + 3]);
     }
   }
 
@@ -125,8 +128,8 @@ class WarpStore {
     }
   }
 
-  __device__ void copy_rows(const std::uint8_t* buffer, const RowMatrix& matrix, int column, int half, int first,
-                            int rows) {
+  __device__ void copy_rows(const std::uint8_t* buffer, const RowMatrix& matrix, int column, int half,
+                            int first, int rows) {
     __syncwarp();
     const int granule = lane_ % 8;
     const int left = matrix.columns - column;

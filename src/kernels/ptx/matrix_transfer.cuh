@@ -8,13 +8,13 @@ namespace phalanx::kernels::ptx {
 
 __device__ inline void store_matrix_x4(void* row, std::uint32_t r0, std::uint32_t r1, std::uint32_t r2,
                                        std::uint32_t r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(r0),
-               "r"(r1), "r"(r2), "r"(r3)
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
 
-__device__ inline void load_matrix_x4(const void* row, std::uint32_t& r0, std::uint32_t& r1, std::uint32_t& r2,
-                                      std::uint32_t& r3) {
+__device__ inline void load_matrix_x4(const void* row, std::uint32_t& r0, std::uint32_t& r1,
+                                      std::uint32_t& r2, std::uint32_t& r3) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
                : "r"(shared_address(row))

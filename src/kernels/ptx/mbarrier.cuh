@@ -28,7 +28,8 @@ __device__ inline void mbarrier_arrive_at(Mbarrier& barrier, std::uint32_t rank)
 
 // Arrives and announces `bytes` that TMA will still deliver in this phase.
 __device__ inline void mbarrier_arrive_expect(Mbarrier& barrier, std::uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(bytes)
                : "memory");
 }
 

@@ -2,22 +2,19 @@
 //
 // All maps here have three dimensions, innermost first. What lies outside the tensor reads as zero and is not written.
 #pragma once
-#include <cuda.h>
-
 #include "kernels/ptx/address.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 
+#include <cuda.h>
+
 namespace phalanx::kernels::ptx {
 
-__device__ inline void tma_prefetch_map(const CUtensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
 // Box at (c0, c1, c2) -> this block's shared memory; its bytes are counted by `barrier`.
-__device__ inline void tma_load(void* destination, const CUtensorMap& map, int c0, int c1, int c2, Mbarrier& barrier) {
+__device__ inline void tma_load(void* destination, const CUtensorMap& map, int c0, int c1, int c2,
+                                Mbarrier& barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-          shared_address(destination)),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+      "%4}], [%5];" ::"r"(shared_address(destination)),
       "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(shared_address(&barrier))
       : "memory");
 }
@@ -33,17 +30,19 @@ __device__ inline void tma_load_multicast(void* destination, const CUtensorMap& 
 }
 
 __device__ inline void tma_store(const CUtensorMap& map, const void* source, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
-               "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+      "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
 }
 
 // Adds the box to the tensor in the tensor's own element type.
 __device__ inline void tma_add(const CUtensorMap& map, const void* source, int c0, int c1, int c2) {
-  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
-                   &map),
-               "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2)
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
+          &map),
+      "r"(shared_address(source)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
 }
 
 __device__ inline void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
