@@ -91,6 +91,7 @@ def test_an_interrupted_setup_is_taken_up_again(tmp_path: pathlib.Path) -> None:
 def test_missing_packages_are_named_to_who_may_not_install(tmp_path: pathlib.Path) -> None:
     """A user without sudo and without CMake: the exact command to type."""
     root = copy_of_the_script(tmp_path)
+    (root / "cmake").mkdir()  # as in the tree: a folder, not the program
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in [
