@@ -6,6 +6,9 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+// Part of torch builds with MKL; weak, because others have none.
+extern "C" [[gnu::weak]] int MKL_Set_Num_Threads_Local(int threads);
+
 namespace phalanx::aten {
 
 at::Tensor grouped_mm(const at::Tensor& a, const at::Tensor& b, const at::Tensor& ends) {
@@ -27,6 +30,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
   return at::_scaled_dot_product_flash_attention_for_cpu_backward(
       grad_out, q, k, v, out, logsumexp,
       /*dropout_p=*/0.0, /*is_causal=*/!mask.has_value(), mask, scale);
+}
+
+SingleThreadedProducts::SingleThreadedProducts() {
+  if (MKL_Set_Num_Threads_Local != nullptr) {
+    before_ = MKL_Set_Num_Threads_Local(1);
+  }
+}
+
+SingleThreadedProducts::~SingleThreadedProducts() {
+  if (MKL_Set_Num_Threads_Local != nullptr) {
+    MKL_Set_Num_Threads_Local(before_);
+  }
 }
 
 }  // namespace phalanx::aten

@@ -1,4 +1,4 @@
-// Private operators of ATen, which change between releases: named here and nowhere else.
+// Private operators of ATen and what lies below it, which change between releases: named here and nowhere else.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -24,5 +24,18 @@ std::tuple<at::Tensor, at::Tensor> flash_attention_forward(const at::Tensor& q, 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
     const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& logsumexp, const std::optional<at::Tensor>& mask, double scale);
+
+// While it lives, matrix products of the calling thread run on that thread alone. MKL goes by a count of its own for
+// each thread, even inside a parallel region, and cuts its sums by it.
+class SingleThreadedProducts {
+ public:
+  SingleThreadedProducts();
+  ~SingleThreadedProducts();
+  SingleThreadedProducts(const SingleThreadedProducts&) = delete;
+  SingleThreadedProducts& operator=(const SingleThreadedProducts&) = delete;
+
+ private:
+  int before_ = 0;
+};
 
 }  // namespace phalanx::aten

@@ -1,0 +1,118 @@
+#include "ops/moe_half.h"
+
+#include "core/error.h"
+#include "ops/block.h"
+#include "ops/experts.h"
+#include "ops/grouped_linear.h"
+#include "ops/rms_norm.h"
+#include "ops/router.h"
+
+#include <ATen/ops/full.h>
+
+namespace phalanx {
+namespace {
+
+enum Input { kX, kNorm, kRouter, kGateUp, kDown, kInputs };
+// The inputs are saved first, under their own numbers.
+enum Saved { kRstd = kInputs, kLogits, kWeights, kIndices, kEnds, kChoices, kRows, kZ };
+enum Output { kOut, kCounts, kChosen, kRouterLogits };
+
+void check_arguments(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec) {
+  PHALANX_CHECK(x.dim() == 2, Error, "moe_half: x has shape ", x.sym_sizes(), "; expected [tokens, hidden]");
+  const auto check = [&](const char* name, const at::Tensor& tensor, std::vector<c10::SymInt> shape) {
+    PHALANX_CHECK(tensor.sym_sizes() == c10::SymIntArrayRef(shape), Error, "moe_half: ", name, " has shape ",
+                  tensor.sym_sizes(), "; expected ", c10::SymIntArrayRef(shape));
+    PHALANX_CHECK(tensor.scalar_type() == x.scalar_type(), Error, "moe_half: x is ", x.scalar_type(), " and ",
+                  name, " is ", tensor.scalar_type(), "; convert one to the other's dtype");
+  };
+  const c10::SymInt hidden = x.sym_size(1), experts = spec.num_experts,
+                    width = weights.experts.down.sym_size(-1);
+  check("norm", weights.norm, {hidden});
+  check("router", weights.router, {experts, hidden});
+  check("gate_up", weights.experts.gate_up, {experts, 2 * width, hidden});
+  check("down", weights.experts.down, {experts, hidden, width});
+}
+
+// As one group of rows, because the sum of a plain product over the tokens is cut by the number of threads.
+at::Tensor router_weight_grad(const at::Tensor& grad_logits, const at::Tensor& n) {
+  const at::Tensor ends = at::full({1}, n.size(0), n.options().dtype(at::kInt));
+  return grouped_linear_weight_grad(grad_logits, n, ends, ExpertsImplementation::kEager).squeeze(0);
+}
+
+class MoeHalf final : public Block {
+ public:
+  MoeHalf(const RouterSpec& spec, double norm_eps, const MoeOptions& options)
+      : spec_(spec), norm_eps_(norm_eps), options_(options) {}
+  const char* name() const override { return "moe_half"; }
+
+  Tensors forward(const Tensors& in, Tensors& saved) override {
+    const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
+    const at::Tensor logits = n.mm(in[kRouter].t());  // [T, E]
+    const Routing routing = router_forward(logits, spec_, options_.replay_indices);
+    const ExpertGroups groups = group_by_expert(routing.indices, spec_.num_experts);
+    const ExpertsForward result =
+        experts_forward(n, routing.weights, groups, {in[kGateUp], in[kDown]}, in[kX], options_.experts);
+    saved = in;
+    saved.insert(saved.end(), {rstd, logits, routing.weights, routing.indices, groups.ends, groups.choices,
+                               groups.rows, result.z});
+    Tensors outputs = {result.out, groups.counts, routing.indices};
+    if (options_.want_router_logits) {
+      outputs.push_back(logits);
+    }
+    return outputs;
+  }
+
+  Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>& needs) override {
+    const at::Tensor grad_out =
+        grads[kOut].defined() ? grads[kOut].contiguous() : saved[kX].new_zeros(saved[kX].sizes());
+    const at::Tensor n = std::get<0>(rms_norm_forward(saved[kX], saved[kNorm], norm_eps_));
+    const bool through_norm = needs[kX] || needs[kNorm];
+    const bool through_router = through_norm || needs[kRouter];
+    const ExpertGroups groups{{}, saved[kEnds], saved[kChoices], saved[kRows]};
+    ExpertsGrads experts =
+        experts_backward(grad_out, n, saved[kWeights], groups, saved[kZ], {saved[kGateUp], saved[kDown]},
+                         {through_norm, through_router, needs[kGateUp], needs[kDown]}, options_.experts);
+    Tensors result(kInputs);
+    result[kGateUp] = experts.gate_up;
+    result[kDown] = experts.down;
+    if (through_router) {
+      const at::Tensor grad_logits =
+          router_backward(experts.weights, grad_past_weights(grads), saved[kLogits], saved[kIndices], spec_);
+      if (needs[kRouter]) {
+        result[kRouter] = router_weight_grad(grad_logits, n);
+      }
+      if (through_norm) {
+        experts.x.addmm_(grad_logits, saved[kRouter]);
+        std::tie(result[kX], result[kNorm]) =
+            rms_norm_backward(experts.x, saved[kX], saved[kNorm], saved[kRstd], grad_out);
+      }
+    }
+    return result;
+  }
+
+ private:
+  std::optional<at::Tensor> grad_past_weights(const Tensors& grads) const {
+    const bool given = options_.want_router_logits && grads[kRouterLogits].defined();
+    return given ? std::optional(grads[kRouterLogits]) : std::nullopt;
+  }
+
+  RouterSpec spec_;
+  double norm_eps_;
+  MoeOptions options_;
+};
+
+}  // namespace
+
+MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec, double norm_eps,
+                   const MoeOptions& options) {
+  check_arguments(x, weights, spec);
+  MoeOptions chosen = options;
+  chosen.experts = choose_experts_implementation(options.experts, weights.experts.gate_up);
+  const Tensors outputs =
+      apply(std::make_unique<MoeHalf>(spec, norm_eps, chosen),
+            {x, weights.norm, weights.router, weights.experts.gate_up, weights.experts.down});
+  return {outputs[kOut], options.want_router_logits ? outputs[kRouterLogits] : at::Tensor(), outputs[kCounts],
+          outputs[kChosen]};
+}
+
+}  // namespace phalanx

@@ -1,0 +1,44 @@
+// The expert half of a decoder layer: out = x + experts(n), routed by router(n), with n = rms_norm(x).
+//
+// One block. Saved: x, the weights, 1 / rms of each token, router logits [T, E], routing (weights, indices, groups)
+// and pre-activations z [R, 2I]. n, gathered rows and activations are computed again in backward; nothing of size
+// [R, H] is kept.
+//
+// Legend: T tokens, H hidden, E experts, K experts per token, R = T * K rows, I width of an expert.
+#pragma once
+#include "ops/specs.h"
+#include "ops/weights.h"
+
+#include <ATen/core/Tensor.h>
+
+namespace phalanx {
+
+struct MoeWeights {
+  at::Tensor norm;    // [H]
+  at::Tensor router;  // [E, H]
+  ExpertWeights experts;
+};
+
+struct MoeOptions {
+  ExpertsImplementation experts = ExpertsImplementation::kAuto;
+  bool want_router_logits = false;
+  at::Tensor replay_indices;  // [T, K] int32: the choice of experts, or undefined for a free one
+};
+
+struct MoeResult {
+  at::Tensor out;             // [T, H]
+  at::Tensor router_logits;   // [T, E], differentiable; undefined unless asked for
+  at::Tensor expert_counts;   // [E] int64: tokens that chose each expert
+  at::Tensor expert_indices;  // [T, K] int32: what `replay_indices` takes
+};
+
+// Differentiable in x and all weights, which share one dtype. x [T, H]. Throws Error for shapes or dtypes that do
+// not fit, a replayed index outside [0, E), and an implementation of the experts that cannot be had.
+MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec, double norm_eps,
+                   const MoeOptions& options = {});
+
+// The same in plain ATen operations, differentiable by torch's own autograd: the oracle of the tests.
+MoeResult moe_half_reference(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,
+                             double norm_eps, const MoeOptions& options = {});
+
+}  // namespace phalanx

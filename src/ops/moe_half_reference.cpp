@@ -1,0 +1,20 @@
+#include "ops/experts.h"
+#include "ops/moe_half.h"
+#include "ops/rms_norm.h"
+#include "ops/router.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace phalanx {
+
+MoeResult moe_half_reference(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,
+                             double norm_eps, const MoeOptions& options) {
+  const at::Tensor n = rms_norm_reference(x, weights.norm, norm_eps);
+  const at::Tensor logits = n.matmul(weights.router.t());
+  const Routing routing = router_reference(logits, spec, options.replay_indices);
+  const at::Tensor out = x + experts_reference(n, routing.indices, routing.weights, weights.experts);
+  return {out, options.want_router_logits ? logits : at::Tensor(),
+          group_by_expert_reference(routing.indices, spec.num_experts).counts, routing.indices};
+}
+
+}  // namespace phalanx
