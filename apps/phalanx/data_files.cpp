@@ -1,5 +1,6 @@
 #include "data_files.h"
 
+#include "advice.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -122,8 +123,13 @@ bool needs_tokenizer(const DataConfig& data) {
 }
 
 void check_data_files(const DataConfig& data) {
-  std::for_each(data.train.begin(), data.train.end(), check_data_file);
-  std::for_each(data.validation.begin(), data.validation.end(), check_data_file);
+  for (const auto* paths : {&data.train, &data.validation}) {
+    for (const std::string& path : *paths) {
+      const char* advice =
+          is_prepared(path) ? "run `phalanx prepare` again" : "correct the file at this place";
+      with_advice(advice, [&] { check_data_file(path); });
+    }
+  }
 }
 
 DataConfig prepare_data(const DataConfig& data, const std::string& model_folder) {

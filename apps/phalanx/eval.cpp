@@ -11,10 +11,13 @@ namespace {
 
 int eval(const Arguments& arguments) {
   RunConfig config = run_config_of(arguments);
-  config.data.validation = std::move(config.data.train);  // eval trains on nothing
+  if (arguments.has("--data")) {
+    config.data.validation = config.data.train;
+  }
   config.data.train.clear();
+  config.data.validation_fraction = 0.0;
   PHALANX_CHECK(!config.data.validation.empty(), ConfigError,
-                "data.train is not set: eval measures on it; write `--data FILE`");
+                "data.validation is not set: eval measures on it; write `--data FILE`");
   const CheckedModel model = check_inputs(config);
   config.data = prepare_data(config.data, model.folder);
   config.model = model.folder;

@@ -29,11 +29,11 @@ int finetune(const Arguments& arguments) {
   const CheckedModel model = check_inputs(config);
   const AvailableMemory available = available_host_memory();
   check_memory(model.spec, config, available);
-  log_info("memory plan\n", memory_table(plan_training_memory(model.spec, config), available));
 
   RunConfig resolved = config;  // what the engine gets: folders instead of names and raw files
   resolved.model = model.folder;
   resolved.data = prepare_data(config.data, model.folder);
+  log_info("memory plan\n", memory_table(plan_training_memory(model.spec, config), available));
   if (arguments.has("--dry-run")) {
     std::cout << run_config_to_json(resolved).dump(2) << "\n";
     log_info("dry run: everything is in order; without --dry-run the training starts");

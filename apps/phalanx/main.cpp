@@ -25,8 +25,8 @@ int main(int argc, char** argv) {
               << message << "\n";
   });
   try {
-    return run_command_line({finetune_command(), eval_command(), export_command(), plan_command(),
-                             prepare_command(), plot_command(), demo_command()},
+    return run_command_line({finetune_command(), eval_command(), export_command(), inspect_command(),
+                             plan_command(), prepare_command(), plot_command(), demo_command()},
                             argc, argv);
   } catch (const PythonStepFailed& step) {
     return step.exit_code;

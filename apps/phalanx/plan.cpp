@@ -13,7 +13,7 @@ namespace {
 int plan(const Arguments& arguments) {
   const RunConfig config = run_config_of(arguments);
   require_field(config, "model");
-  const ModelSpec spec = load_model_spec(find_model(config.model));
+  const ModelSpec spec = read_model_spec(find_model(config.model));
   const MemoryPlan plan = plan_training_memory(spec, config);
   const AvailableMemory available = available_host_memory();
   if (arguments.has("--json")) {

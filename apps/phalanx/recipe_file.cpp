@@ -6,6 +6,7 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <filesystem>
 #include <map>
 
 namespace phalanx {
@@ -15,6 +16,18 @@ constexpr std::uint64_t kMaxBytes = 1 << 20;
 constexpr int kMaxValues = 10000;  // after unfolding the aliases
 constexpr int kMaxDepth = 16;
 
+const std::string kYamlTags = "tag:yaml.org,2002:";
+
+// "?" is a plain value without a tag, "!" a quoted one.
+bool is_plain_tag(const std::string& tag) {
+  for (const char* name : {"str", "int", "float", "bool", "null", "map", "seq"}) {
+    if (tag == kYamlTags + name) {
+      return true;
+    }
+  }
+  return tag.empty() || tag == "?" || tag == "!";
+}
+
 // Turns YAML nodes into JSON and notes the line of each key.
 class Converter {
  public:
@@ -23,6 +36,8 @@ class Converter {
   Json convert(const YAML::Node& node, const std::string& key, int depth) {
     check(++values_ <= kMaxValues && depth <= kMaxDepth, node, key,
           "the recipe unfolds to too many values; write it without nested aliases");
+    check(is_plain_tag(node.Tag()), node, key,
+          "found the tag " + in_quotes(node.Tag()) + "; a recipe holds plain values only");
     switch (node.Type()) {
       case YAML::NodeType::Map:
         return convert_map(node, key, depth);
@@ -34,7 +49,7 @@ class Converter {
         return array;
       }
       case YAML::NodeType::Scalar:
-        return convert_scalar(node, key);
+        return convert_scalar(node);
       default:
         return Json();
     }
@@ -62,16 +77,11 @@ class Converter {
     return object;
   }
 
-  Json convert_scalar(const YAML::Node& node, const std::string& key) {
-    const std::string tag = node.Tag();
-    if (tag == "!" || tag == "tag:yaml.org,2002:str") {  // quoted
-      return Json(node.Scalar());
-    }
-    check(tag == "?" || tag.empty() || tag.starts_with("tag:yaml.org,2002:"), node, key,
-          "found the tag " + in_quotes(tag) + "; a recipe holds plain values only");
+  Json convert_scalar(const YAML::Node& node) {
     const std::string& text = node.Scalar();
+    const bool quoted = node.Tag() == "!" || node.Tag() == kYamlTags + "str";
     const bool looks_like_json = text.starts_with('[') || text.starts_with('{') || text.starts_with('"');
-    return looks_like_json ? Json(text) : value_from_text(text);
+    return quoted || looks_like_json ? Json(text) : value_from_text(text);
   }
 
   void check(bool good, const YAML::Node& node, const std::string& key, const std::string& problem) const {
@@ -97,6 +107,8 @@ std::vector<YAML::Node> parse(const std::string& path, const std::string& text) 
 }  // namespace
 
 void read_recipe(const std::string& path, ConfigDraft& draft) {
+  PHALANX_CHECK(std::filesystem::is_regular_file(path), ConfigError, path,
+                ": no such recipe file; check the path given with --config");
   const std::vector<YAML::Node> documents = parse(path, read_text(path, kMaxBytes));
   PHALANX_CHECK(!documents.empty() && !documents.front().IsNull(), ConfigError, path,
                 ": the recipe is empty; write at least `model:`, `output:` and `data:`");

@@ -3,6 +3,7 @@
 #include "config/field.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/suggest.h"
 
 #include <array>
@@ -76,29 +77,25 @@ void check_same_run(const RunConfig& config) {
   const std::string path = config_file(config.output).string();
   const Json before = Json::parse_file(path);
   const Json now = run_config_to_json(config);
-  std::vector<std::string> differences;
+  std::vector<std::string> refused, allowed;
   for (const Field& field : run_config_fields()) {
     const Json *old_value = field_of(before, field.name), *new_value = field_of(now, field.name);
-    const bool same = old_value != nullptr && *old_value == *new_value;
-    if (field.on_resume == OnResume::kMustAgree && !same) {
-      differences.push_back(concat("  ", field.name, ": the run has ",
-                                   old_value == nullptr ? "nothing" : old_value->dump(), ", this command ",
-                                   new_value->dump()));
+    if (field.name != "output" && (old_value == nullptr || *old_value != *new_value)) {
+      const std::string had = old_value == nullptr ? "nothing" : old_value->dump();
+      (field.on_resume == OnResume::kMustAgree ? refused : allowed)
+          .push_back(concat("  ", field.name, ": the run has ", had, ", this command ", new_value->dump()));
     }
   }
-  PHALANX_CHECK(differences.empty(), ConfigError, path, ": ", config.output,
-                " holds a run that was started with other values:\n", join(differences, "\n"),
+  PHALANX_CHECK(refused.empty(), ConfigError, path, ": ", config.output,
+                " holds a run that was started with other values:\n", join(refused, "\n"),
                 "\nuse the same values to go on with it (`--config ", path, "`), or choose another --output");
+  if (!allowed.empty()) {
+    log_info(config.output, ": the run goes on with changed values:\n", join(allowed, "\n"));
+  }
 }
 
-}  // namespace
-
-void check_run_folder(const RunConfig& config) {
+void check_existing_run(const RunConfig& config) {
   const fs::path output = config.output;
-  check_writable(output);
-  if (!fs::exists(output) || fs::is_empty(output)) {
-    return;
-  }
   PHALANX_CHECK(fs::exists(config_file(output)) && (fs::exists(lock_file(output)) || has_checkpoints(output)),
                 ConfigError, config.output,
                 ": the folder is not empty and holds no run of phalanx; choose another --output");
@@ -112,6 +109,16 @@ void check_run_folder(const RunConfig& config) {
                   "--resume never to go on");
     check_same_run(config);
   }
+}
+
+}  // namespace
+
+void check_run_folder(const RunConfig& config) {
+  const fs::path output = config.output;
+  if (fs::is_directory(output) && !fs::is_empty(output)) {
+    check_existing_run(config);
+  }
+  check_writable(output);
 }
 
 RunFolder::RunFolder(const RunConfig& config) {

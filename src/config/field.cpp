@@ -157,7 +157,8 @@ std::string found_text(const Json& value) {
 }  // namespace
 
 void Field::store(RunConfig& config, const Json& value) const {
-  if (value.is_null() && load(RunConfig()).is_null()) {
+  const bool nothing = value.is_null() || value == Json("");
+  if (nothing && load(RunConfig()).is_null()) {
     return;
   }
   const bool good = std::visit([&](auto* target) { return convert(value, rule, *target); }, locate(config));
@@ -208,7 +209,8 @@ std::string field_reference() {
     const Json value = field.load(defaults);
     const bool unset = value.is_null() || value == Json::array();
     out << field.name << (field.flag.empty() ? "" : "  " + field.flag) << "\n    " << field.doc << "\n    "
-        << field.expected() << "; default " << (unset ? "none" : value.dump()) << "\n";
+        << field.expected() << "; default " << (unset ? "none" : value.dump())
+        << (field.on_resume == OnResume::kMayDiffer ? "; may differ when the run is resumed" : "") << "\n";
   }
   return out.str();
 }

@@ -36,7 +36,7 @@ struct Field {
   OnResume on_resume;
   std::string doc;
 
-  // Checks type and rule, then stores. Throws ConfigError "found X; expected Y", without the place.
+  // Checks type and rule, then stores. Null and "" leave a field that has no default without a value. Throws ConfigError "found X; expected Y", without the place.
   void store(RunConfig& config, const Json& value) const;
   Json load(const RunConfig& config) const;
   bool is_text() const;  // text, or a list of it

@@ -11,18 +11,18 @@ namespace phalanx {
 namespace {
 
 // Bytes a parameter; 0: not kept.
-struct Precision {
-  std::uint64_t weight, master, gradient, moment;
+struct BytesPerParameter {
+  std::uint64_t weight, master, gradient;
+  std::uint64_t moments = 8;  // two in fp32
 };
 
-Precision precision_of(const std::string& name) {
-  if (name == "fp32") {
-    return {4, 0, 4, 4};
+BytesPerParameter bytes_per_parameter(const TrainConfig& train) {
+  if (train.precision == "fp32") {
+    return {4, 0, 4};
   }
-  if (name == "bf16_master") {
-    return {2, 4, 2, 4};
-  }
-  return {2, 0, 2, 4};  // bf16_stochastic
+  // Sums over several micro-batches are kept in fp32, beside the gradient of the micro-batch in bf16.
+  const std::uint64_t gradient = train.accumulation > 1 ? 2 + 4 : 2;
+  return {2, train.precision == "bf16_master" ? 4u : 0u, gradient};
 }
 
 // Saved for backward by one layer, in elements of the activations' type and in bytes of fixed types.
@@ -86,7 +86,7 @@ std::uint64_t MemoryPlan::total() const {
 }
 
 MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config) {
-  const Precision each = precision_of(config.train.precision);
+  const BytesPerParameter each = bytes_per_parameter(config.train);
   const auto parameters = static_cast<std::uint64_t>(spec.num_parameters());
   const auto tokens = static_cast<std::uint64_t>(config.train.micro_batch_size) *
                       static_cast<std::uint64_t>(config.data.sequence_length);
@@ -100,7 +100,7 @@ MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config) 
       {"weights", parameters * each.weight, per_parameter(each.weight)},
       {"master weights", parameters * each.master, per_parameter(each.master)},
       {"gradients", parameters * each.gradient, per_parameter(each.gradient)},
-      {"optimizer states", parameters * 2 * each.moment, per_parameter(2 * each.moment)},
+      {"optimizer states", parameters * each.moments, per_parameter(each.moments)},
       {"activations", saved, concat(tokens, " tokens through ", spec.layers.size(), " layers")},
       {"passing buffers", passing_bytes(spec, tokens, each.weight), "one layer's rows or the head's logits"},
   };
