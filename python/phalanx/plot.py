@@ -21,11 +21,12 @@ examples:
 METRICS = "metrics.jsonl"
 SMOOTHED_FROM = 100  # points: above, the loss is drawn as a moving average over the faint raw line
 COLOURS = ("#1f77b4", "#d1495b", "#2a9d5c", "#e08e0b", "#7b5ea7", "#4aa3a2", "#8c564b", "#666666")
-# Key in the metrics, title of the panel, label of the axis.
+# Key in the metrics, title of the panel, label of the axis. A panel without a value other than 0 is left out.
 PANELS = (
     ("learning_rate", "Learning rate", ""),
     ("grad_norm", "Gradient norm", "before clipping"),
     ("tokens_per_second", "Throughput", "tokens / s"),
+    ("expert_load", "Expert load", "busiest / mean"),
 )
 
 
@@ -45,7 +46,7 @@ class Run:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="phalanx plot",
-        description="Draws loss, validation loss, learning rate, gradient norm and throughput of runs.",
+        description="Draws loss, validation loss, learning rate, gradient norm, throughput and expert load.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -161,10 +162,11 @@ def draw(runs: Sequence[Run], output: Path) -> None:
         "axes.titlelocation": "left",
     }
     with plt.rc_context(style):
-        figure = plt.figure(figsize=(11, 7.5), layout="constrained")
-        grid = figure.add_gridspec(2, len(PANELS), height_ratios=(1.7, 1))
+        panels = panels_of(runs)
+        figure = plt.figure(figsize=(12, 7.5), layout="constrained")
+        grid = figure.add_gridspec(2, max(1, len(panels)), height_ratios=(1.7, 1))
         draw_loss(figure.add_subplot(grid[0, :]), runs)
-        for column, (key, title, label) in enumerate(PANELS):
+        for column, (key, title, label) in enumerate(panels):
             draw_panel(figure.add_subplot(grid[1, column]), runs, key, title, label)
         try:
             output.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +177,10 @@ def draw(runs: Sequence[Run], output: Path) -> None:
             ) from None
         finally:
             plt.close(figure)
+
+
+def panels_of(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
+    return [panel for panel in PANELS if any(any(run.curve(panel[0])[1]) for run in runs)]
 
 
 def draw_loss(axes: Any, runs: Sequence[Run]) -> None:

@@ -36,6 +36,7 @@ formats, recognised by their columns:
   alpaca           {"instruction": "...", "input": "...", "output": "...", "system": "...", "history": [["", ""]]}
   question_answer  {"question": "...", "answer": "..."}
 """
+TRAIN_ON = ("assistant", "last", "all")
 LISTED_PLACES = 10  # of dropped rows
 
 
@@ -102,9 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--train-on",
-        choices=("assistant", "all"),
+        choices=TRAIN_ON,
         default="assistant",
-        help="which tokens are targets (%(default)s)",
+        help="the targets of the loss: every turn of the assistant (default), its last one, or all text",
     )
     parser.add_argument(
         "--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the tokenizer's own"
@@ -261,7 +262,7 @@ def _check_counts(counts: Counts, args: argparse.Namespace) -> None:
     if counts.samples == 0:
         raise UserError(
             f"{', '.join(map(str, args.data))}: none of the {counts.rows} rows has anything to be learnt "
-            f"(first: {_places(counts)}); with --train-on assistant every row needs an assistant turn"
+            f"(first: {_places(counts)}); unless --train-on is all, every row needs an assistant turn"
         )
 
 

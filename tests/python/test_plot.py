@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
-from phalanx.plot import COLOURS, main, moving_average, read_run
+from phalanx.plot import COLOURS, PANELS, main, moving_average, panels_of, read_run
 
 
 def record(step, loss=2.0):
@@ -19,6 +19,7 @@ def record(step, loss=2.0):
         "tokens": 512 * step,
         "epoch": step / 10,
         "seconds": step / 2,
+        "expert_load": 1.2,
     }
 
 
@@ -53,7 +54,15 @@ def test_compares_runs_in_their_own_colours(tmp_path, capsys):
     assert pixels(image, COLOURS[0]) > 1000
     assert pixels(image, COLOURS[1]) > 20
     assert pixels(image, COLOURS[2]) == 0
-    assert imread(image).shape[1] == 1650
+    assert imread(image).shape[1] == 1800
+
+
+def test_panels_without_values_are_left_out(tmp_path):
+    run = write_run(tmp_path / "run", [record(1)])
+    dense = write_run(tmp_path / "dense", [record(1) | {"expert_load": 0}])
+    assert panels_of([read_run(run), read_run(dense)]) == list(PANELS)
+    assert panels_of([read_run(dense)]) == [panel for panel in PANELS if panel[0] != "expert_load"]
+    assert main([str(dense)]) == 0
 
 
 def test_a_step_trained_again_counts_once(tmp_path):

@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from chat_data import CHATML, CHATML_MARKED, CHATML_TOOLS, data_file, run_prepare, write_chat_model
+from chat_data import (
+    CHATML,
+    CHATML_MARKED,
+    CHATML_REWRITING,
+    CHATML_TOOLS,
+    data_file,
+    run_prepare,
+    write_chat_model,
+)
 from tree import BUILD, ROOT
 
 FILES = ("gsm8k_test.jsonl", "alpaca_en_demo.json", "sharegpt_dummy.json")
@@ -123,6 +131,23 @@ def test_train_on_all(home, model, tmp_path):
     prepare("--model", model, "--data", path, "--output", tmp_path / "out", "--train-on", "all")
     for tokens, mask, _, _ in read(tmp_path / "out")[1]:
         assert mask.tolist() == [0] + [1] * (len(tokens) - 1)
+
+
+@pytest.mark.parametrize(
+    "template", [CHATML, CHATML_MARKED, CHATML_REWRITING], ids=["prefixes", "marks", "rewriting"]
+)
+def test_train_on_last(home, model, tmp_path, template):
+    from transformers import AutoTokenizer
+
+    tokenizer, path = AutoTokenizer.from_pretrained(model), data_file("sharegpt_dummy.json", home)
+    (tmp_path / "template.jinja").write_text(template)
+    options = ("--chat-template", tmp_path / "template.jinja", "--train-on", "last")
+    prepare("--model", model, "--data", path, "--output", tmp_path / "out", *options)
+    thought = "<think></think>" if template == CHATML_REWRITING else ""
+    for (tokens, mask, _, _), row in zip(read(tmp_path / "out")[1], rows_of(path), strict=True):
+        assert (
+            tokenizer.decode(tokens[mask == 1]) == thought + row["conversations"][-1]["value"] + "<|im_end|>"
+        )
 
 
 def test_tool_calls(home, model, tmp_path):

@@ -218,7 +218,7 @@ TEMPLATES = {
         chat("user", "assistant", "user", "assistant"),
         [
             "FILE:1: the chat template writes messages[1] (assistant) differently",
-            "one assistant turn",
+            "--train-on last",
             "--chat-template",
         ],
     ),

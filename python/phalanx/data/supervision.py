@@ -86,7 +86,7 @@ class Supervisor:
         )
 
     def _marked_spans(self, conversation: Conversation) -> list[tuple[int, int]]:
-        """Characters of each stretch that the template marks as generated."""
+        """Characters of the learnt ones among the stretches that the template marks as generated, one for each turn."""
         try:
             marked = self._tokenizer.apply_chat_template(
                 conversation.messages,
@@ -99,18 +99,28 @@ class Supervisor:
             raise self._template_error(conversation, error) from None
         edges = np.flatnonzero(np.diff(marked["assistant_masks"], prepend=0, append=0))
         offsets = marked["offset_mapping"]
-        return [
+        spans = [
             (offsets[first][0], offsets[end - 1][1])
             for first, end in zip(edges[::2], edges[1::2], strict=True)
         ]
+        turns = sum(message["role"] == "assistant" for message in conversation.messages)
+        if turns != len(spans):
+            raise UserError(
+                f"{conversation.place}: the chat template marks {len(spans)} spans as generated, the conversation has "
+                f"{turns} assistant turns; correct its {{% generation %}} marks, or {OWN_TEMPLATE}"
+            )
+        return spans[-1:] if self._train_on == "last" else spans
+
+    def _learnt_turns(self, conversation: Conversation) -> list[int]:
+        """The messages of the assistant that are to be learnt."""
+        turns = [n for n, message in enumerate(conversation.messages) if message["role"] == "assistant"]
+        return turns[-1:] if self._train_on == "last" else turns
 
     def _spans_by_prefix(self, conversation: Conversation, text: str) -> list[tuple[int, int]]:
-        """Characters of each assistant turn in `text`."""
+        """Characters of each learnt turn in `text`."""
         spans = []
         messages = conversation.messages
-        for number, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
+        for number in self._learnt_turns(conversation):
             if number == 0:
                 raise UserError(
                     f"{conversation.place}: the conversation begins with the assistant; no prompt comes before that "
@@ -123,23 +133,17 @@ class Supervisor:
             if not (text.startswith(before) and text.startswith(whole) and len(whole) > len(before)):
                 raise UserError(
                     f"{conversation.place}: the chat template writes messages[{number}] (assistant) differently once "
-                    "other messages follow, so what the assistant wrote cannot be told by comparing prefixes; give "
-                    "each row one assistant turn, its last, or pass a template with {% generation %} marks with "
-                    "--chat-template FILE"
+                    "other messages follow, so what the assistant wrote cannot be told by comparing prefixes; learn "
+                    "only the last turn of each row with --train-on last, or pass a template with {% generation %} "
+                    "marks with --chat-template FILE"
                 )
             spans.append((len(before), len(whole)))
         return spans
 
     def _check_turns(self, conversation: Conversation, text: str, spans: list[tuple[int, int]]) -> None:
-        """Each assistant turn has its span, and the template left out neither its text nor its tool calls."""
-        turns = [(n, m) for n, m in enumerate(conversation.messages) if m["role"] == "assistant"]
-        if len(turns) != len(spans):
-            raise UserError(
-                f"{conversation.place}: the chat template marks {len(spans)} spans as generated, the conversation has "
-                f"{len(turns)} assistant turns; correct its {{% generation %}} marks, or {OWN_TEMPLATE}"
-            )
-        for (number, message), (start, end) in zip(turns, spans, strict=True):
-            written = text[start:end]
+        """The template left out neither the text of a learnt turn nor its tool calls."""
+        for number, (start, end) in zip(self._learnt_turns(conversation), spans, strict=True):
+            message, written = conversation.messages[number], text[start:end]
             answer = message["content"].split("</think>")[-1].strip()
             calls = [call.get("function", call).get("name", "") for call in message.get("tool_calls", [])]
             for wanted in [answer, *calls]:
