@@ -1,9 +1,11 @@
 // Registers the device operators: the work of the fused blocks, one kernel per device, visible to torch's
 // dispatcher so that fake tensors, selective checkpointing and other devices work. Blocks call them through
 // ops/<op>.h.
+#include "ops/adamw.h"
 #include "ops/experts.h"
 #include "ops/grouped_linear.h"
 #include "ops/linear_cross_entropy.h"
+#include "ops/load_balancing_loss.h"
 #include "ops/permute.h"
 #include "ops/qk_norm_rope.h"
 #include "ops/rms_norm.h"
@@ -15,15 +17,22 @@
 namespace phalanx {
 
 TORCH_LIBRARY_FRAGMENT(phalanx, m) {
+  m.def(
+      "_adamw_(Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] exp_avg, Tensor(c!)[] exp_avg_sq, "
+      "Tensor(d!)[] master, float[] weight_decay, float learning_rate, float beta1, float beta2, float eps, "
+      "int step, float gradient_scale, bool stochastic_rounding, int seed) -> ()");
   m.def("_combine_rows(Tensor values, Tensor rows, Tensor? weights, Tensor? residual) -> Tensor");
   m.def(
       "_cross_entropy_rows(Tensor(a!) logits, Tensor labels, Tensor weights, bool make_gradient, bool "
       "want_entropy) "
       "-> (Tensor, Tensor, Tensor)");
   m.def("_gather_rows(Tensor x, Tensor choices, int top_k, Tensor? weights) -> Tensor");
+  m.def("_global_norm(Tensor[] tensors) -> Tensor");
   m.def("_group_by_expert(Tensor indices, int num_experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("_grouped_linear(Tensor x, Tensor weight, Tensor ends, int implementation) -> Tensor");
   m.def("_grouped_linear_weight_grad(Tensor grad_y, Tensor x, Tensor ends, int implementation) -> Tensor");
+  m.def("_load_balancing_backward(Tensor grad_scores, Tensor logits) -> Tensor");
+  m.def("_load_balancing_statistics(Tensor logits, int top_k) -> (Tensor, Tensor)");
   m.def(
       "_qk_norm_rope_forward(Tensor q, Tensor k, Tensor? q_norm, Tensor? k_norm, Tensor cos, Tensor sin, "
       "float eps) -> (Tensor, Tensor)");
@@ -48,12 +57,16 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
 }
 
 TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
+  m.impl("_adamw_", adamw_cpu_);
   m.impl("_combine_rows", combine_rows_cpu);
   m.impl("_cross_entropy_rows", cross_entropy_rows_cpu);
   m.impl("_gather_rows", gather_rows_cpu);
+  m.impl("_global_norm", global_norm_cpu);
   m.impl("_group_by_expert", group_by_expert_cpu);
   m.impl("_grouped_linear", grouped_linear_cpu);
   m.impl("_grouped_linear_weight_grad", grouped_linear_weight_grad_cpu);
+  m.impl("_load_balancing_backward", load_balancing_backward_cpu);
+  m.impl("_load_balancing_statistics", load_balancing_statistics_cpu);
   m.impl("_qk_norm_rope_forward", qk_norm_rope_forward_cpu);
   m.impl("_qk_norm_rope_backward", qk_norm_rope_backward_cpu);
   m.impl("_rms_norm_forward", rms_norm_forward_cpu);
@@ -72,6 +85,8 @@ TORCH_LIBRARY_IMPL(phalanx, Meta, m) {
   m.impl("_group_by_expert", group_by_expert_meta);
   m.impl("_grouped_linear", grouped_linear_meta);
   m.impl("_grouped_linear_weight_grad", grouped_linear_weight_grad_meta);
+  m.impl("_load_balancing_backward", load_balancing_backward_meta);
+  m.impl("_load_balancing_statistics", load_balancing_statistics_meta);
   m.impl("_qk_norm_rope_forward", qk_norm_rope_forward_meta);
   m.impl("_qk_norm_rope_backward", qk_norm_rope_backward_meta);
   m.impl("_rms_norm_forward", rms_norm_forward_meta);

@@ -1,0 +1,211 @@
+// Compiled without contraction of a * b + c: the places where torch.optim.AdamW rounds once (lerp, addcmul) call
+// std::fma, all others round twice as it does.
+#include "core/philox.h"
+#include "ops/adamw.h"
+#include "ops/cpu/vectorize.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+
+namespace phalanx {
+namespace {
+
+using cpu::compute_t;
+
+constexpr int kParameterBits = 24;     // of a random stream's number; the bits above hold the step
+constexpr std::int64_t kChunk = 8192;  // elements of one task; a multiple of the 8 numbers of a random block
+
+struct Chunk {
+  std::size_t tensor;
+  std::int64_t begin, end;
+};
+
+std::vector<Chunk> chunks_of(at::TensorList tensors) {
+  std::vector<Chunk> chunks;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    for (std::int64_t begin = 0; begin < tensors[i].numel(); begin += kChunk) {
+      chunks.push_back({i, begin, std::min(tensors[i].numel(), begin + kChunk)});
+    }
+  }
+  return chunks;
+}
+
+// Runs body(chunk) on torch's threads. Chunks are independent, so their distribution does not show in the result.
+template <class Body>
+void parallel_chunks(std::size_t count, const Body& body) {
+  at::parallel_for(0, static_cast<std::int64_t>(count), 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      body(i);
+    }
+  });
+}
+
+// The factors of one parameter's step, in the precision of its states.
+template <class C>
+struct Factors {
+  C decay;  // 1 - learning rate * weight decay
+  C one_minus_beta1;
+  C beta2, one_minus_beta2;
+  C root_correction2;  // sqrt(1 - beta2^step)
+  C eps;
+  C minus_step_size;  // -learning rate / (1 - beta1^step)
+  C gradient_scale;
+};
+
+template <class C, class G>
+PHALANX_VECTORIZE void step_row(C* value, const G* gradient, C* exp_avg, C* exp_avg_sq,
+                                const Factors<C>& given, std::int64_t count) {
+  const Factors<C> f = given;
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    const C grad = static_cast<C>(gradient[i]) * f.gradient_scale;
+    const C mean = std::fma(f.one_minus_beta1, grad - exp_avg[i], exp_avg[i]);
+    const C square = std::fma(f.one_minus_beta2 * grad, grad, exp_avg_sq[i] * f.beta2);
+    exp_avg[i] = mean;
+    exp_avg_sq[i] = square;
+    const C denominator = std::sqrt(square) / f.root_correction2 + f.eps;
+    value[i] = value[i] * f.decay + f.minus_step_size * mean / denominator;
+  }
+}
+
+// `value` points at the first element of the chunk; the other tensors are whole.
+template <class C>
+void step_chunk(C* value, const at::Tensor& gradient, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
+                const Factors<C>& factors, const Chunk& chunk) {
+  C* mean = exp_avg.mutable_data_ptr<C>() + chunk.begin;
+  C* square = exp_avg_sq.mutable_data_ptr<C>() + chunk.begin;
+  const std::int64_t count = chunk.end - chunk.begin;
+  if (gradient.scalar_type() == at::kBFloat16) {
+    step_row(value, gradient.const_data_ptr<at::BFloat16>() + chunk.begin, mean, square, factors, count);
+  } else {
+    step_row(value, gradient.const_data_ptr<C>() + chunk.begin, mean, square, factors, count);
+  }
+}
+
+PHALANX_VECTORIZE void widen(const at::BFloat16* from, float* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = static_cast<float>(from[i]);
+  }
+}
+
+PHALANX_VECTORIZE void round_to_nearest(const float* from, at::BFloat16* to, std::int64_t count) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < count; ++i) {
+    to[i] = static_cast<at::BFloat16>(from[i]);
+  }
+}
+
+// Rounds up with the probability of the cut-off fraction, so that the expectation is the value itself.
+at::BFloat16 round_stochastically(float value, std::uint32_t random16) {
+  if (!std::isfinite(value)) {
+    return static_cast<at::BFloat16>(value);
+  }
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value) + random16;
+  return at::BFloat16(static_cast<std::uint16_t>(bits >> 16), at::BFloat16::from_bits());
+}
+
+// `begin` is the position of the first element in its parameter, a multiple of 8.
+void round_stochastically(const float* from, at::BFloat16* to, std::int64_t begin, std::int64_t count,
+                          std::uint64_t seed, std::uint64_t stream) {
+  for (std::int64_t i = 0; i < count; i += 8) {
+    const PhiloxBlock random = philox_block(seed, stream, static_cast<std::uint64_t>((begin + i) / 8));
+    for (std::int64_t j = i; j < std::min(count, i + 8); ++j) {
+      const std::uint32_t pair = random[(j - i) / 2];
+      to[j] = round_stochastically(from[j], (j - i) % 2 == 0 ? pair & 0xffffu : pair >> 16);
+    }
+  }
+}
+
+template <class C>
+Factors<C> make_factors(double learning_rate, double beta1, double beta2, double eps, std::int64_t step,
+                        double gradient_scale, double weight_decay) {
+  const auto count = static_cast<double>(step);
+  return {static_cast<C>(1.0 - learning_rate * weight_decay),
+          static_cast<C>(1.0 - beta1),
+          static_cast<C>(beta2),
+          static_cast<C>(1.0 - beta2),
+          static_cast<C>(std::pow(1.0 - std::pow(beta2, count), 0.5)),
+          static_cast<C>(eps),
+          static_cast<C>(-(learning_rate / (1.0 - std::pow(beta1, count)))),
+          static_cast<C>(gradient_scale)};
+}
+
+template <class T>
+PHALANX_VECTORIZE double sum_of_squares(const T* values, std::int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<double>(static_cast<compute_t<T>>(values[i]));
+    sum += value * value;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorList exp_avg,
+                at::TensorList exp_avg_sq, at::TensorList master, at::ArrayRef<double> weight_decay,
+                double learning_rate, double beta1, double beta2, double eps, std::int64_t step,
+                double gradient_scale, bool stochastic_rounding, std::int64_t seed) {
+  const std::vector<Chunk> chunks = chunks_of(parameters);
+  parallel_chunks(chunks.size(), [&](std::int64_t index) {
+    const Chunk& chunk = chunks[index];
+    const std::size_t i = chunk.tensor;
+    const at::Tensor& parameter = parameters[i];
+    const auto run = [&]<class C>(C* value) {
+      const auto factors =
+          make_factors<C>(learning_rate, beta1, beta2, eps, step, gradient_scale, weight_decay[i]);
+      step_chunk(value, gradients[i], exp_avg[i], exp_avg_sq[i], factors, chunk);
+    };
+    if (parameter.scalar_type() == at::kDouble) {
+      run(parameter.mutable_data_ptr<double>() + chunk.begin);
+    } else if (parameter.scalar_type() == at::kFloat) {
+      run(parameter.mutable_data_ptr<float>() + chunk.begin);
+    } else {
+      auto* rounded = parameter.mutable_data_ptr<at::BFloat16>() + chunk.begin;
+      const std::int64_t count = chunk.end - chunk.begin;
+      if (!stochastic_rounding) {
+        float* value = master[i].mutable_data_ptr<float>() + chunk.begin;
+        run(value);
+        round_to_nearest(value, rounded, count);
+      } else {
+        std::array<float, kChunk> value;
+        widen(rounded, value.data(), count);
+        run(value.data());
+        const std::uint64_t stream = static_cast<std::uint64_t>(step) << kParameterBits | i;
+        round_stochastically(value.data(), rounded, chunk.begin, count, static_cast<std::uint64_t>(seed),
+                             stream);
+      }
+    }
+  });
+}
+
+at::Tensor global_norm_cpu(at::TensorList tensors) {
+  const std::vector<Chunk> chunks = chunks_of(tensors);
+  std::vector<at::Tensor> whole(tensors.begin(), tensors.end());
+  bool wide = false;
+  for (at::Tensor& tensor : whole) {
+    tensor = tensor.contiguous();
+    wide = wide || tensor.scalar_type() == at::kDouble;
+  }
+  std::vector<double> sums(chunks.size());
+  parallel_chunks(chunks.size(), [&](std::int64_t index) {
+    const auto [i, begin, end] = chunks[index];
+    AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, whole[i].scalar_type(), "global_norm", [&] {
+      sums[index] = sum_of_squares(whole[i].const_data_ptr<scalar_t>() + begin, end - begin);
+    });
+  });
+  double total = 0;
+  for (const double sum : sums) {
+    total += sum;
+  }
+  return at::full({}, std::sqrt(total), tensors[0].options().dtype(wide ? at::kDouble : at::kFloat));
+}
+
+}  // namespace phalanx
