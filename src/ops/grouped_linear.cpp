@@ -24,20 +24,6 @@ std::string refusal_of_grouped_mm(const at::Tensor& gate_up) {
 
 }  // namespace
 
-const char* experts_implementation_name(ExpertsImplementation implementation) {
-  switch (implementation) {
-    case ExpertsImplementation::kAuto:
-      return "auto";
-    case ExpertsImplementation::kEager:
-      return "eager";
-    case ExpertsImplementation::kBatchedMm:
-      return "batched_mm";
-    case ExpertsImplementation::kGroupedMm:
-      return "grouped_mm";
-  }
-  fail("no experts implementation has the number ", static_cast<int>(implementation));
-}
-
 ExpertsImplementation choose_experts_implementation(ExpertsImplementation wanted, const at::Tensor& gate_up) {
   PHALANX_CHECK(gate_up.dim() == 3 && gate_up.sym_size(1) % 2 == 0, Error, "experts: gate_up has shape ",
                 gate_up.sym_sizes(), "; expected [experts, 2 * width, hidden]");

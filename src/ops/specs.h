@@ -38,5 +38,6 @@ struct RouterSpec {
 
 enum class ExpertsImplementation { kAuto, kEager, kBatchedMm, kGroupedMm };
 const char* experts_implementation_name(ExpertsImplementation implementation);
+ExpertsImplementation experts_implementation_from_name(const std::string& name);  // throws ConfigError
 
 }  // namespace phalanx

@@ -1,0 +1,52 @@
+#include "models/causal_lm.h"
+
+#include "core/error.h"
+#include "core/thread_pool.h"
+#include "io/hf_checkpoint.h"
+#include "io/hub_cache.h"
+#include "models/spec/checkpoint_io.h"
+
+namespace phalanx {
+namespace {
+
+std::vector<ParameterBuffer> buffers_of(const ParameterSet& parameters) {
+  std::vector<ParameterBuffer> buffers;
+  for (const Parameter& parameter : parameters.list()) {
+    PHALANX_CHECK(parameter.tensor.is_cpu() && parameter.tensor.is_contiguous(), Error, parameter.name,
+                  ": parameters are read and written on the CPU, contiguous");
+    buffers.push_back({parameter.name, to_dtype(parameter.tensor.scalar_type()),
+                       parameter.tensor.sizes().vec(), parameter.tensor.mutable_data_ptr()});
+  }
+  return buffers;
+}
+
+}  // namespace
+
+CausalLM CausalLM::from_pretrained(const std::string& model, std::optional<at::ScalarType> dtype) {
+  CausalLM result = without_weights(model, dtype);
+  const HfCheckpoint checkpoint(result.source_);
+  ThreadPool threads;
+  load_parameters(result.spec_.weights, checkpoint, buffers_of(result.parameters_), threads);
+  return result;
+}
+
+CausalLM CausalLM::without_weights(const std::string& model, std::optional<at::ScalarType> dtype) {
+  CausalLM result;
+  result.source_ = resolve_model(model);
+  result.spec_ = load_model_spec(result.source_);
+  const at::ScalarType stored = to_scalar_type(result.spec_.dtype.value_or(Dtype::kF32));
+  result.parameters_ = ParameterSet(result.spec_, dtype.value_or(stored), at::kCPU);
+  return result;
+}
+
+void CausalLM::save_pretrained(const std::string& folder, const SaveOptions& options) const {
+  const HfCheckpoint source(source_);
+  SaveModelOptions how;
+  how.max_shard_bytes = options.max_shard_bytes;
+  how.dtype = options.dtype;
+  how.existing = options.replace ? ExistingFolder::kReplace : ExistingFolder::kRefuse;
+  ThreadPool threads;
+  save_model_folder(folder, spec_.config, spec_.weights, buffers_of(parameters_), &source, how, threads);
+}
+
+}  // namespace phalanx

@@ -1,0 +1,32 @@
+#include "ops/specs.h"
+
+#include "core/error.h"
+
+namespace phalanx {
+
+const char* experts_implementation_name(ExpertsImplementation implementation) {
+  switch (implementation) {
+    case ExpertsImplementation::kAuto:
+      return "auto";
+    case ExpertsImplementation::kEager:
+      return "eager";
+    case ExpertsImplementation::kBatchedMm:
+      return "batched_mm";
+    case ExpertsImplementation::kGroupedMm:
+      return "grouped_mm";
+  }
+  return "?";
+}
+
+ExpertsImplementation experts_implementation_from_name(const std::string& name) {
+  using enum ExpertsImplementation;
+  for (const auto implementation : {kAuto, kEager, kBatchedMm, kGroupedMm}) {
+    if (name == experts_implementation_name(implementation)) {
+      return implementation;
+    }
+  }
+  fail<ConfigError>("experts_implementation is \"", name,
+                    "\"; it must be auto, eager, batched_mm or grouped_mm");
+}
+
+}  // namespace phalanx

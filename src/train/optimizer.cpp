@@ -1,0 +1,118 @@
+#include "train/optimizer.h"
+
+#include "core/error.h"
+#include "ops/adamw.h"
+
+#include <ATen/core/grad_mode.h>
+
+namespace phalanx {
+
+Precision precision_from_name(const std::string& name) {
+  if (name == "fp32") return Precision::kFp32;
+  if (name == "bf16_master") return Precision::kBf16Master;
+  if (name == "bf16_stochastic") return Precision::kBf16Stochastic;
+  fail<ConfigError>("train.precision is \"", name, "\"; it must be fp32, bf16_master or bf16_stochastic");
+}
+
+at::ScalarType weight_type(Precision precision) {
+  return precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+}
+
+NamedTensors named_weights(const ParameterSet& parameters) {
+  NamedTensors result;
+  for (const Parameter& parameter : parameters.list()) {
+    result.emplace_back(parameter.name, parameter.tensor.detach());
+  }
+  return result;
+}
+
+GradientAccumulator::GradientAccumulator(const ParameterSet& parameters, std::int64_t micro_batches)
+    : parameters_(parameters),
+      widen_(micro_batches > 1 && parameters.list().front().tensor.scalar_type() == at::kBFloat16) {}
+
+void GradientAccumulator::add() {
+  if (!widen_) {
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  sums_.resize(parameters_.list().size());
+  for (std::size_t i = 0; i < sums_.size(); ++i) {
+    at::Tensor& gradient = parameters_.list()[i].tensor.mutable_grad();
+    if (gradient.defined()) {
+      sums_[i] = sums_[i].defined() ? sums_[i].add_(gradient) : gradient.to(at::kFloat);
+      gradient.reset();
+    }
+  }
+}
+
+Tensors GradientAccumulator::gradients() {
+  Tensors result;
+  for (std::size_t i = 0; i < parameters_.list().size(); ++i) {
+    const at::Tensor& parameter = parameters_.list()[i].tensor;
+    const at::Tensor gradient = widen_ ? sums_.at(i) : parameter.grad();
+    result.push_back(gradient.defined() ? gradient : parameter.detach().new_zeros(parameter.sizes()));
+  }
+  return result;
+}
+
+void GradientAccumulator::clear() {
+  sums_.clear();
+  for (const Parameter& parameter : parameters_.list()) {
+    parameter.tensor.mutable_grad().reset();
+  }
+}
+
+Optimizer::Optimizer(ParameterSet& parameters, const OptimizerConfig& config, Precision precision,
+                     std::uint64_t seed)
+    : parameters_(parameters), config_(config), precision_(precision), seed_(seed) {
+  const at::NoGradGuard no_grad;
+  for (Parameter& parameter : parameters.list()) {
+    const auto wide = parameter.tensor.options().dtype(at::kFloat).requires_grad(false);
+    exp_avg_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
+    exp_avg_sq_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
+    weight_decay_.push_back(parameter.decay ? config.weight_decay : 0.0);
+    if (precision == Precision::kBf16Master) {
+      master_.push_back(parameter.tensor.detach().to(at::kFloat));
+      parameter.tensor = parameter.tensor.detach().to(at::kBFloat16).requires_grad_();
+    }
+  }
+}
+
+void Optimizer::step(const Tensors& gradients, double learning_rate, double gradient_scale,
+                     std::int64_t step) {
+  const at::NoGradGuard no_grad;
+  AdamWTensors tensors;
+  for (const Parameter& parameter : parameters_.list()) {
+    tensors.parameters.push_back(parameter.tensor);
+  }
+  tensors.gradients = gradients;
+  tensors.exp_avg = exp_avg_;
+  tensors.exp_avg_sq = exp_avg_sq_;
+  tensors.master = master_;
+  tensors.weight_decay = weight_decay_;
+  AdamWStep settings;
+  settings.learning_rate = learning_rate;
+  settings.beta1 = config_.beta1;
+  settings.beta2 = config_.beta2;
+  settings.eps = config_.eps;
+  settings.step = step;
+  settings.gradient_scale = gradient_scale;
+  settings.stochastic_rounding = precision_ == Precision::kBf16Stochastic;
+  settings.seed = seed_;
+  adamw_(tensors, settings);
+}
+
+NamedTensors Optimizer::state() const {
+  NamedTensors state;
+  const auto add = [&](const char* kind, const Tensors& tensors) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      state.emplace_back(concat(kind, ".", parameters_.list()[i].name), tensors[i]);
+    }
+  };
+  add("exp_avg", exp_avg_);
+  add("exp_avg_sq", exp_avg_sq_);
+  add("master", master_);
+  return state;
+}
+
+}  // namespace phalanx

@@ -1,0 +1,349 @@
+#include "train/trainer.h"
+
+#include "core/error.h"
+#include "core/log.h"
+#include "data/data_loader.h"
+#include "models/causal_lm.h"
+#include "ops/adamw.h"
+#include "train/metrics.h"
+#include "train/optimizer.h"
+#include "train/schedule.h"
+#include "train/stop_signal.h"
+#include "train/training_checkpoint.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+namespace phalanx {
+namespace {
+
+// A batch as tensors.
+struct DeviceBatch {
+  explicit DeviceBatch(const Batch& batch)
+      : tokens(copy(batch.tokens)), labels(copy(batch.labels)), layout(layout_from_lengths(batch.lengths)) {}
+  static at::Tensor copy(const std::vector<std::int64_t>& values) {
+    auto* data = const_cast<std::int64_t*>(values.data());
+    return at::from_blob(data, {static_cast<std::int64_t>(values.size())},
+                         at::TensorOptions().dtype(at::kLong))
+        .clone();
+  }
+  at::Tensor tokens, labels;  // [T] int64
+  SequenceLayout layout;
+};
+
+// Without validation files a share of the training samples is held out.
+bool holds_out(const RunConfig& config) {
+  return config.data.validation.empty() && config.data.validation_fraction > 0.0;
+}
+
+LoaderOptions loader_options(const RunConfig& config, bool for_training) {
+  LoaderOptions options;
+  options.sequence_length = config.data.sequence_length;
+  options.packing = config.data.packing;
+  options.on_long = config.data.on_long;
+  options.rows = config.train.micro_batch_size;
+  options.seed = config.train.seed;
+  options.shuffle = for_training;
+  options.validation_fraction = holds_out(config) ? config.data.validation_fraction : 0.0;
+  options.validation_part = holds_out(config) && !for_training;
+  return options;
+}
+
+// Tokens per expert and layer, summed over micro-batches.
+class ExpertLoad {
+ public:
+  void add(const std::vector<at::Tensor>& counts) {
+    layers_.resize(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      layers_[i] = layers_[i].defined() ? layers_[i] + counts[i] : counts[i];
+    }
+  }
+  void report(StepMetrics& metrics) const {
+    for (const at::Tensor& layer : layers_) {
+      const double mean = layer.sum().item<double>() / static_cast<double>(layer.numel());
+      metrics.expert_load = std::max(metrics.expert_load, layer.max().item<double>() / std::max(mean, 1e-9));
+      metrics.dead_experts += (layer == 0).sum().item<std::int64_t>();
+    }
+  }
+
+ private:
+  Tensors layers_;
+};
+
+// Fields that decide what the next step computes. A resumed run may change anything else: length, rate, logging, saving.
+void check_same_job(const Json& saved, const Json& current, const std::string& checkpoint) {
+  std::string differences;
+  for (const char* path : {"data.sequence_length", "data.packing", "data.on_long", "train.micro_batch_size",
+                           "train.accumulation", "train.seed", "train.precision"}) {
+    const std::string_view name(path);
+    const auto dot = name.find('.');
+    const Json& before = saved.at(name.substr(0, dot)).at(name.substr(dot + 1));
+    const Json& now = current.at(name.substr(0, dot)).at(name.substr(dot + 1));
+    if (before != now) {
+      differences += concat("\n  ", path, ": saved ", before.dump(), ", now ", now.dump());
+    }
+  }
+  PHALANX_CHECK(differences.empty(), ConfigError, checkpoint,
+                ": cannot be resumed, because these fields have changed:", differences,
+                "\nset them back, or start anew with another output folder or --set checkpoint.resume=never");
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  explicit Impl(const RunConfig& run_config);
+
+  RunEnd run();
+  Evaluation evaluate();
+
+  StepMetrics train_step(std::int64_t step);
+  LossOutput loss_of(const Batch& batch, double aux_share, double divisor) const;
+  void check_finite(double loss, double norm, const Tensors& gradients, std::int64_t step) const;
+  void resume();
+  void save(std::int64_t step);
+  void report(const StepMetrics& metrics);
+  void report_evaluation(std::int64_t step);
+  CheckpointTensors tensors() const { return {named_weights(model.parameters()), optimizer->state()}; }
+
+  RunConfig config;
+  Precision precision;
+  CausalLM model;
+  std::unique_ptr<DataLoader> train_data;       // absent for evaluation alone
+  std::unique_ptr<DataLoader> validation_data;  // absent without validation data
+  std::unique_ptr<Optimizer> optimizer;
+  std::unique_ptr<MetricsFile> metrics_file;
+  std::string checkpoints;
+  double aux_loss_coef = 0.0;
+  std::int64_t total_steps = 0;
+  std::int64_t done_steps = 0;
+  std::int64_t start_step = 0;  // where this process began
+  std::int64_t tokens_seen = 0;
+  double seconds = 0.0;
+};
+
+Trainer::Impl::Impl(const RunConfig& run_config)
+    : config(run_config),
+      precision(precision_from_name(config.train.precision)),
+      // Master weights start from the checkpoint's values, not from their bf16 roundings.
+      model(CausalLM::from_pretrained(
+          config.model, precision == Precision::kBf16Master ? at::kFloat : weight_type(precision))) {
+  if (config.train.threads.has_value()) {
+    at::set_num_threads(static_cast<int>(*config.train.threads));
+  }
+  aux_loss_coef = config.train.router_aux_loss_coef.value_or(model.spec().router_aux_loss_coef);
+  if (holds_out(config) || !config.data.validation.empty()) {
+    validation_data =
+        std::make_unique<DataLoader>(holds_out(config) ? config.data.train : config.data.validation,
+                                     loader_options(config, /*for_training=*/false), model.spec().vocab_size);
+  }
+  if (config.output.empty()) {
+    return;
+  }
+  train_data = std::make_unique<DataLoader>(config.data.train, loader_options(config, /*for_training=*/true),
+                                            model.spec().vocab_size);
+  optimizer = std::make_unique<Optimizer>(model.parameters(), config.optimizer, precision, config.train.seed);
+  const double batches = config.train.epochs * static_cast<double>(train_data->batches_per_epoch());
+  total_steps = config.train.max_steps.value_or(std::max<std::int64_t>(
+      1, static_cast<std::int64_t>(std::ceil(batches / static_cast<double>(config.train.accumulation)))));
+  checkpoints = config.output + "/checkpoints";
+  resume();
+  start_step = done_steps;
+  metrics_file = std::make_unique<MetricsFile>(config.output + "/metrics.jsonl", done_steps);
+}
+
+void Trainer::Impl::resume() {
+  if (config.checkpoint.resume == "never") {
+    return;
+  }
+  std::string folder = config.checkpoint.resume;
+  if (folder == "auto") {
+    const std::vector<std::string> found = list_checkpoints(checkpoints);
+    if (found.empty()) {
+      return;
+    }
+    folder = found.back();
+  }
+  check_same_job(read_progress(folder).at("config"), run_config_to_json(config), folder);
+  const Json progress = load_training_checkpoint(folder, tensors());
+  train_data->restore(progress.at("data"));
+  done_steps = progress.at("step").as_integer();
+  tokens_seen = progress.at("tokens").as_integer();
+  seconds = progress.at("seconds").as_number();
+  log_info("resumed from ", folder, " at step ", done_steps, " of ", total_steps);
+}
+
+void Trainer::Impl::save(std::int64_t step) {
+  Json progress = Json::object();
+  progress.set("step", step);
+  progress.set("tokens", tokens_seen);
+  progress.set("seconds", seconds);
+  progress.set("data", train_data->state());
+  progress.set("model", model.source());
+  progress.set("config", run_config_to_json(config));
+  const std::string folder = save_training_checkpoint(checkpoints, step, progress, tensors());
+  prune_checkpoints(checkpoints, config.checkpoint.keep_last);
+  log_info("saved ", folder);
+}
+
+LossOutput Trainer::Impl::loss_of(const Batch& batch, double aux_share, double divisor) const {
+  const DeviceBatch on_device(batch);
+  LossOptions options;
+  options.decoder.experts = experts_implementation_from_name(config.train.experts_implementation);
+  options.aux_loss_coef = aux_loss_coef;
+  options.aux_loss_share = aux_share;
+  options.loss_divisor = divisor;
+  return decoder_loss(model.spec(), model.parameters(), on_device.tokens, on_device.labels, on_device.layout,
+                      options);
+}
+
+StepMetrics Trainer::Impl::train_step(std::int64_t step) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Batch> batches;
+  StepMetrics metrics;
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < config.train.accumulation; ++i) {
+    batches.push_back(train_data->next());
+    metrics.supervised_tokens += batches.back().supervised_tokens;
+    tokens += static_cast<std::int64_t>(batches.back().tokens.size());
+  }
+  const double divisor = static_cast<double>(std::max<std::int64_t>(1, metrics.supervised_tokens));
+  GradientAccumulator accumulator(model.parameters(), config.train.accumulation);
+  ExpertLoad load;
+  double correct = 0.0;
+  for (const Batch& batch : batches) {
+    const double share = static_cast<double>(batch.tokens.size()) / static_cast<double>(tokens);
+    LossOutput output = loss_of(batch, share, divisor);
+    output.objective.backward();
+    accumulator.add();
+    load.add(output.expert_counts);
+    metrics.loss += output.loss_sum.item<double>() / divisor;
+    metrics.aux_loss += output.aux_loss.defined() ? output.aux_loss.item<double>() * share : 0.0;
+    correct += output.correct.sum().item<double>();
+  }
+  const Tensors gradients = accumulator.gradients();
+  metrics.grad_norm = global_norm(gradients).item<double>();
+  check_finite(metrics.loss, metrics.grad_norm, gradients, step);
+  const double clip = config.optimizer.clip_norm;
+  const double scale = clip > 0.0 ? std::min(1.0, clip / (metrics.grad_norm + 1e-6)) : 1.0;
+  metrics.learning_rate =
+      learning_rate_at(config.schedule, config.optimizer.learning_rate, step, total_steps);
+  if (metrics.supervised_tokens > 0) {
+    optimizer->step(gradients, metrics.learning_rate, scale, step);
+  } else {
+    log_warning("step ", step, " has no supervised token, the weights stay as they are");
+  }
+  accumulator.clear();
+  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  tokens_seen += tokens;
+  seconds += elapsed;
+  metrics.step = step;
+  metrics.total_steps = total_steps;
+  metrics.epoch = train_data->epoch();
+  metrics.accuracy = correct / divisor;
+  metrics.tokens = tokens_seen;
+  metrics.tokens_per_second = static_cast<double>(tokens) / elapsed;
+  metrics.seconds = seconds;
+  metrics.seconds_left = seconds / static_cast<double>(step) * static_cast<double>(total_steps - step);
+  load.report(metrics);
+  return metrics;
+}
+
+void Trainer::Impl::check_finite(double loss, double norm, const Tensors& gradients,
+                                 std::int64_t step) const {
+  if (std::isfinite(loss) && std::isfinite(norm)) {
+    return;
+  }
+  std::string culprit;
+  for (std::size_t i = 0; i < gradients.size() && culprit.empty(); ++i) {
+    if (!gradients[i].isfinite().all().item<bool>()) {
+      culprit = "; the first gradient that is not finite is that of " + model.parameters().list()[i].name;
+    }
+  }
+  fail("step ", step, ": loss ", loss, ", gradient norm ", norm, culprit,
+       "; the weights have not been touched. Lower optimizer.learning_rate or optimizer.clip_norm, or look "
+       "at the data of this "
+       "step, and resume from the last checkpoint");
+}
+
+Trainer::Evaluation Trainer::Impl::evaluate() {
+  PHALANX_CHECK(validation_data != nullptr, ConfigError,
+                "there is no validation data; name files with data.validation");
+  const at::NoGradGuard no_grad;
+  Evaluation result;
+  double correct = 0.0;
+  for (std::int64_t i = 0; i < validation_data->batches_per_epoch(); ++i) {
+    const Batch batch = validation_data->next();
+    const LossOutput output = loss_of(batch, 0.0, 1.0);
+    result.loss += output.loss_sum.item<double>();
+    correct += output.correct.sum().item<double>();
+    result.supervised_tokens += batch.supervised_tokens;
+  }
+  const double count = static_cast<double>(std::max<std::int64_t>(1, result.supervised_tokens));
+  result.loss /= count;
+  result.accuracy = correct / count;
+  return result;
+}
+
+void Trainer::Impl::report(const StepMetrics& metrics) {
+  metrics_file->append(to_json(metrics));
+  log_info(progress_line(metrics));
+}
+
+void Trainer::Impl::report_evaluation(std::int64_t step) {
+  const Evaluation result = evaluate();
+  Json line = Json::object();
+  line.set("step", step);
+  line.set("validation_loss", result.loss);
+  line.set("validation_accuracy", result.accuracy);
+  metrics_file->append(line);
+  log_info("step ", step, "/", total_steps, "  validation loss ", result.loss, "  accuracy ",
+           result.accuracy);
+}
+
+RunEnd Trainer::Impl::run() {
+  StopSignal signals;
+  const auto due = [](std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; };
+  std::int64_t saved_step = done_steps;
+  for (std::int64_t step = done_steps + 1; step <= total_steps; ++step) {
+    const StepMetrics metrics = train_step(step);
+    done_steps = step;
+    if (due(step, config.log_every) || step == total_steps) {
+      report(metrics);
+    }
+    if (validation_data != nullptr && (due(step, config.eval_every) || step == total_steps)) {
+      report_evaluation(step);
+    }
+    const bool stop = signals.stop_requested() != 0;
+    if (due(step, config.checkpoint.every_steps) || step == total_steps || stop ||
+        signals.take_save_request()) {
+      save(step);
+      saved_step = step;
+    }
+    if (stop && step < total_steps) {
+      log_info("stopped by a signal after step ", saved_step, "; the same command goes on from there");
+      return RunEnd::kInterrupted;
+    }
+  }
+  if (config.export_model) {
+    const std::string folder = config.output + "/model";
+    SaveOptions options;
+    options.replace = true;  // an export of this very run
+    model.save_pretrained(folder, options);
+    log_info("wrote ", folder, ", a Hugging Face model folder");
+  }
+  return RunEnd::kFinished;
+}
+
+Trainer::Trainer(const RunConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+Trainer::~Trainer() = default;
+RunEnd Trainer::run() { return impl_->run(); }
+Trainer::Evaluation Trainer::evaluate() { return impl_->evaluate(); }
+
+}  // namespace phalanx

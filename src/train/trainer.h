@@ -1,0 +1,38 @@
+// A training run, from the resolved configuration to the exported model.
+#pragma once
+#include "config/run_config.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace phalanx {
+
+enum class RunEnd { kFinished, kInterrupted };
+
+class Trainer {
+ public:
+  // Loads the model and opens the data: `config.model` is a folder, `config.data.train` and `.validation` are folders that
+  // `phalanx prepare` wrote. Resumes as config.checkpoint.resume says. Throws ConfigError and IoError.
+  explicit Trainer(const RunConfig& config);
+  ~Trainer();
+
+  // Trains to the last step, or to the next step boundary after SIGTERM or SIGINT, saving before it returns. Throws Error when
+  // loss or gradient are not finite, before any weight is touched.
+  RunEnd run();
+
+  // Loss per supervised token, perplexity and accuracy over config.data.validation.
+  struct Evaluation {
+    double loss = 0.0;
+    double accuracy = 0.0;
+    std::int64_t supervised_tokens = 0;
+  };
+  Evaluation evaluate();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace phalanx

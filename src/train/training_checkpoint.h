@@ -1,0 +1,43 @@
+// Training checkpoints: everything a run needs to go on as if it had never stopped.
+//
+//   CHECKPOINTS/step-00000012/model.safetensors      weights, names and shapes as in memory
+//                             optimizer.safetensors  exp_avg.NAME, exp_avg_sq.NAME, master.NAME
+//                             progress.json          step, data position, counters, the run's configuration
+//                             manifest.json          XXH64 of progress.json and of every tensor, taken in memory before the write
+//
+// A folder appears under its name by one rename after everything in it is durable: what has the name is whole. Reading checks
+// every checksum.
+#pragma once
+#include "core/json.h"
+#include "train/optimizer.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace phalanx {
+
+// All tensors on the CPU and contiguous.
+struct CheckpointTensors {
+  NamedTensors model;
+  NamedTensors optimizer;
+};
+
+// Writes CHECKPOINTS/step-`step`; one of that name is replaced. Returns its path. Throws IoError, and leaves nothing behind then.
+std::string save_training_checkpoint(const std::string& checkpoints, std::int64_t step, const Json& progress,
+                                     const CheckpointTensors& tensors);
+
+// Reads into the tensors given, which must be those of the checkpoint in name, dtype and shape; returns progress.json. Throws
+// IoError that names file and tensor.
+Json load_training_checkpoint(const std::string& folder, const CheckpointTensors& tensors);
+Json read_progress(const std::string& folder);  // checked against the manifest
+void load_checkpoint_weights(const std::string& folder, const NamedTensors& model);  // the weights alone
+
+// Paths of the checkpoints in a folder, oldest first; empty when the folder does not exist.
+std::vector<std::string> list_checkpoints(const std::string& checkpoints);
+
+// Removes all but the newest `keep` and what an interrupted save left.
+void prune_checkpoints(const std::string& checkpoints, std::int64_t keep);
+
+}  // namespace phalanx
