@@ -1,5 +1,6 @@
 // AdamW over a list of parameters in one pass, in place: decoupled weight decay, states in fp32, the arithmetic of
-// torch.optim.AdamW in its order, to the bit in fp32.
+// torch.optim.AdamW in its order. Its states come out to the bit in fp32, its parameters but for the last bit of a
+// square root, which torch takes from a library that does not always round correctly.
 //
 // bf16 parameters come in two ways: with fp32 copies (`master`) that hold the value, or alone, rounded
 // stochastically with random numbers that depend only on (seed, step, position of the parameter, element).

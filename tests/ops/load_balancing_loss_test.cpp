@@ -23,7 +23,7 @@ testing::Function reference(std::int64_t top_k) {
 
 TEST(LoadBalancingLoss, MatchesReference) {
   for (const auto experts : {3, 8, 128}) {
-    for (const auto top_k : {1, 2, 3}) {
+    for (const auto top_k : {1, 2}) {
       for (const auto tokens : {1, 150}) {
         const Tensors logits = {random_tensor({tokens, experts}), random_tensor({tokens, experts}),
                                 random_tensor({tokens, experts})};
