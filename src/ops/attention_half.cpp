@@ -69,6 +69,9 @@ class AttentionHalf final : public Block {
     Tensors result(kInputs);
     result[kWo] = needs[kWo] ? grad_result.t().mm(saved[kOut]) : at::Tensor();
     result[kBo] = needs[kBo] ? grad_result.sum(0) : at::Tensor();
+    if (!needs_projections(needs)) {
+      return result;
+    }
     const at::Tensor grad_qkv = backward_to_projections(saved, grad_result.mm(saved[kWo]), result);
     backward_through_projections(saved, grad_qkv, needs, result);
     if (needs[kX] || needs[kNorm]) {
@@ -136,6 +139,16 @@ class AttentionHalf final : public Block {
     return {q, k, heads(qkv, kWv)};
   }
 
+  // Whether anything before the attention is trained.
+  static bool needs_projections(const std::vector<bool>& needs) {
+    for (const Input input : {kX, kNorm, kWq, kWk, kWv, kBq, kBk, kBv, kQNorm, kKNorm}) {
+      if (needs[input]) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   at::Tensor backward_to_projections(const Tensors& saved, const at::Tensor& grad_out,
                                      Tensors& result) const {
     const AttentionForward forward{saved[kOut].unflatten(1, {spec_.num_heads, spec_.head_dim}),
@@ -151,17 +164,25 @@ class AttentionHalf final : public Block {
 
   void backward_through_projections(const Tensors& saved, const at::Tensor& grad_qkv,
                                     const std::vector<bool>& needs, Tensors& result) const {
+    for (const Input weight_index : {kWq, kWk, kWv}) {
+      if (const int bias = weight_index - kWq + kBq; needs[bias]) {
+        result[bias] = slice(grad_qkv, weight_index).sum(0);
+      }
+    }
     if (!needs[kWq] && !needs[kWk] && !needs[kWv]) {
       return;
     }
     const at::Tensor n = std::get<0>(rms_norm_forward(saved[kX], saved[kNorm], norm_eps_));
-    for (const Input weight_index : {kWq, kWk, kWv}) {
-      const at::Tensor grad = slice(grad_qkv, weight_index);
-      if (needs[weight_index]) {
-        result[weight_index] = grad.t().mm(n);
+    if (needs[kWq] && needs[kWk] && needs[kWv]) {
+      const at::Tensor grad = grad_qkv.t().mm(n);  // [(h + 2g) d, H], three dense blocks of rows
+      for (const Input weight_index : {kWq, kWk, kWv}) {
+        result[weight_index] = grad.narrow(0, columns(weight_index).begin, columns(weight_index).width);
       }
-      if (const int bias = weight_index - kWq + kBq; needs[bias]) {
-        result[bias] = grad.sum(0);
+      return;
+    }
+    for (const Input weight_index : {kWq, kWk, kWv}) {
+      if (needs[weight_index]) {
+        result[weight_index] = slice(grad_qkv, weight_index).t().mm(n);
       }
     }
   }

@@ -6,6 +6,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
@@ -50,13 +51,14 @@ class ChunkedPass {
       grad_hidden = all ? hidden.new_empty(hidden.sizes()) : hidden.new_zeros(hidden.sizes());
     }
     if (wanted.grad_weight) {
-      grad_weight = weight.new_zeros(weight.sizes(), statistics);
+      grad_weight = rows_.numel() > 0 ? weight.new_empty(weight.sizes(), statistics)
+                                      : weight.new_zeros(weight.sizes(), statistics);
     }
+    loss_sum = token_loss.new_zeros({});
     const std::int64_t step = cross_entropy_chunk_rows(weight.size(0), hidden.element_size());
     for (std::int64_t begin = 0; begin < rows_.numel(); begin += step) {
       chunk(begin, std::min(step, rows_.numel() - begin));
     }
-    loss_sum = token_loss.index_select(0, rows_).mul(weights_).sum();
   }
 
   at::Tensor loss_sum, token_loss, correct, entropy, grad_hidden, grad_weight;
@@ -66,9 +68,11 @@ class ChunkedPass {
     const at::Tensor rows = rows_.narrow(0, begin, count);
     const at::Tensor hidden = hidden_.narrow(0, begin, count);
     at::Tensor logits = at::mm(hidden, weight_.t());  // [C, V]
-    const auto [loss, right, spread] =
-        cross_entropy_rows(logits, labels_.narrow(0, begin, count), weights_.narrow(0, begin, count),
-                           wanted_.any_gradient(), wanted_.entropy);
+    const at::Tensor weights = weights_.narrow(0, begin, count);
+    const auto [loss, right, spread] = cross_entropy_rows(logits, labels_.narrow(0, begin, count), weights,
+                                                          wanted_.any_gradient(), wanted_.entropy);
+    // Chunk by chunk, because torch sums a long vector differently on another number of threads.
+    loss_sum.add_(loss.mul(weights).sum());
     token_loss.index_copy_(0, rows, loss);
     correct.index_copy_(0, rows, right);
     if (wanted_.entropy) {
@@ -77,10 +81,10 @@ class ChunkedPass {
     if (wanted_.grad_hidden) {
       grad_hidden.index_copy_(0, rows, at::mm(logits, weight_));
     }
-    if (wanted_.grad_weight && grad_weight.scalar_type() == logits.scalar_type()) {
-      grad_weight.addmm_(logits.t(), hidden);
-    } else if (wanted_.grad_weight) {
-      grad_weight.add_(at::mm(logits.t(), hidden));
+    if (wanted_.grad_weight) {
+      // In fp32 also where the logits are bf16: a product per chunk rounded to bf16 would add up its roundings.
+      const at::Tensor wide = logits.to(grad_weight.scalar_type()), rows_in = hidden.to(wide.scalar_type());
+      at::addmm_out(grad_weight, grad_weight, wide.t(), rows_in, /*beta=*/begin == 0 ? 0 : 1);
     }
   }
 
@@ -88,6 +92,12 @@ class ChunkedPass {
   Wanted wanted_;
   at::Tensor rows_, hidden_, labels_, weights_;
 };
+
+// A gradient of exactly 1, as a caller sends who puts his divisor into the token weights, costs no pass over [V, H].
+at::Tensor times(const at::Tensor& saved, const at::Tensor& grad) {
+  const bool one = grad.is_cpu() && grad.item<double>() == 1.0;
+  return one ? saved : saved.mul(grad.to(saved.scalar_type()));
+}
 
 class LinearCrossEntropy final : public Block {
  public:
@@ -109,10 +119,10 @@ class LinearCrossEntropy final : public Block {
   Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>&) override {
     Tensors result(4);
     if (wanted_.grad_hidden) {
-      result[0] = saved[0].mul(grads[0].to(saved[0].scalar_type()));
+      result[0] = times(saved[0], grads[0]);
     }
     if (wanted_.grad_weight) {
-      result[1] = saved[1].mul(grads[0]).to(weight_type_);
+      result[1] = times(saved[1], grads[0]).to(weight_type_);
     }
     return result;
   }
@@ -142,8 +152,8 @@ void check_arguments(const at::Tensor& hidden, const at::Tensor& weight, const a
 
 std::int64_t cross_entropy_chunk_rows(std::int64_t vocab_size, std::int64_t element_bytes) {
   constexpr std::int64_t kChunkBytes = 16 << 20;
-  constexpr std::int64_t kLeastRows = 128;
-  return std::max(kLeastRows, kChunkBytes / (vocab_size * element_bytes));
+  constexpr std::int64_t kLeastRows = 128, kMostRows = 8192;
+  return std::clamp(kChunkBytes / (vocab_size * element_bytes), kLeastRows, kMostRows);
 }
 
 LinearCrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,

@@ -7,22 +7,22 @@
 
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace phalanx {
 namespace {
 
 using cpu::compute_t;
 
-// What softmax and entropy need of one row.
+// What loss, entropy and gradient need of one row.
 template <class C>
 struct RowSums {
-  C largest;
   C exponentials;  // sum of exp(logit - largest)
   C weighted;      // sum of exp(logit - largest) * (logit - largest)
 };
 
 template <class T>
-PHALANX_VECTORIZE void sum_row(const T* logits, std::int64_t vocab, RowSums<compute_t<T>>* sums) {
+PHALANX_VECTORIZE void largest_of_row(const T* logits, std::int64_t vocab, compute_t<T>* result) {
   using C = compute_t<T>;
   C largest = -std::numeric_limits<C>::infinity();
 #pragma omp simd reduction(max : largest)
@@ -30,26 +30,45 @@ PHALANX_VECTORIZE void sum_row(const T* logits, std::int64_t vocab, RowSums<comp
     const C value = static_cast<C>(logits[i]);
     largest = value > largest ? value : largest;
   }
-  C exponentials = 0;
-#pragma omp simd reduction(+ : exponentials)
-  for (std::int64_t i = 0; i < vocab; ++i) {
-    exponentials += cpu::exp(static_cast<C>(logits[i]) - largest);
-  }
-  sums->largest = largest;
-  sums->exponentials = exponentials;
+  *result = largest;
 }
 
 template <class T>
-PHALANX_VECTORIZE void weigh_row(const T* logits, std::int64_t vocab, RowSums<compute_t<T>>* sums) {
+PHALANX_VECTORIZE void sum_row(const T* logits, std::int64_t vocab, compute_t<T> largest,
+                               RowSums<compute_t<T>>* sums) {
   using C = compute_t<T>;
-  const C largest = sums->largest;
-  C weighted = 0;
-#pragma omp simd reduction(+ : weighted)
+  C exponentials = 0, weighted = 0;
+#pragma omp simd reduction(+ : exponentials, weighted)
   for (std::int64_t i = 0; i < vocab; ++i) {
     const C distance = static_cast<C>(logits[i]) - largest;
-    weighted += cpu::exp(distance) * distance;
+    const C exponential = cpu::exp(distance);
+    exponentials += exponential;
+    weighted += exponential * distance;
   }
-  sums->weighted = weighted;
+  *sums = {exponentials, weighted};
+}
+
+// The same, and the exponentials take the place of the logits.
+template <class C>
+PHALANX_VECTORIZE void sum_and_keep_row(C* logits, std::int64_t vocab, C largest, RowSums<C>* sums) {
+  C exponentials = 0, weighted = 0;
+#pragma omp simd reduction(+ : exponentials, weighted)
+  for (std::int64_t i = 0; i < vocab; ++i) {
+    const C distance = logits[i] - largest;
+    const C exponential = cpu::exp(distance);
+    logits[i] = exponential;
+    exponentials += exponential;
+    weighted += exponential * distance;
+  }
+  *sums = {exponentials, weighted};
+}
+
+template <class C>
+PHALANX_VECTORIZE void scale_row(C* values, std::int64_t vocab, C factor) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < vocab; ++i) {
+    values[i] *= factor;
+  }
 }
 
 template <class T>
@@ -75,14 +94,23 @@ bool is_first_largest(const T* logits, std::int64_t label, compute_t<T> largest)
   return true;
 }
 
-// Replaces the logits by weight * (softmax - onehot).
+// Replaces the logits by weight * (softmax - onehot). Where they are wide enough to hold the exponentials, those are
+// computed once.
 template <class T>
-void gradient_row(T* logits, std::int64_t vocab, std::int64_t label, const RowSums<compute_t<T>>& sums,
-                  compute_t<T> weight) {
+RowSums<compute_t<T>> sums_and_gradient(T* logits, std::int64_t vocab, std::int64_t label,
+                                        compute_t<T> largest, compute_t<T> weight) {
   using C = compute_t<T>;
-  const C label_probability = cpu::exp(static_cast<C>(logits[label]) - sums.largest) / sums.exponentials;
-  softmax_row(logits, vocab, sums.largest, weight / sums.exponentials);
-  logits[label] = static_cast<T>(weight * (label_probability - C(1)));
+  const C label_exponential = cpu::exp(static_cast<C>(logits[label]) - largest);
+  RowSums<C> sums;
+  if constexpr (std::is_same_v<T, C>) {
+    sum_and_keep_row(logits, vocab, largest, &sums);
+    scale_row(logits, vocab, weight / sums.exponentials);
+  } else {
+    sum_row(logits, vocab, largest, &sums);
+    softmax_row(logits, vocab, largest, weight / sums.exponentials);
+  }
+  logits[label] = static_cast<T>(weight * (label_exponential / sums.exponentials - C(1)));
+  return sums;
 }
 
 }  // namespace
@@ -112,17 +140,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy_rows_cpu(const at::
         const std::int64_t label = labels_data[row];
         PHALANX_CHECK(label >= 0 && label < vocab, Error, "label ", label, " is outside the vocabulary of ",
                       vocab, "; ignored positions have the label ", kIgnoredLabel);
-        RowSums<C> sums{};
-        sum_row(row_logits, vocab, &sums);
-        const C log_sum = std::log(sums.exponentials);
-        loss_data[row] = log_sum - (static_cast<C>(row_logits[label]) - sums.largest);
-        correct_data[row] = is_first_largest(row_logits, label, sums.largest);
-        if (want_entropy) {
-          weigh_row(row_logits, vocab, &sums);
-          entropy_data[row] = log_sum - sums.weighted / sums.exponentials;
-        }
+        C largest;
+        largest_of_row(row_logits, vocab, &largest);
+        const C label_distance = static_cast<C>(row_logits[label]) - largest;
+        correct_data[row] = is_first_largest(row_logits, label, largest);
+        RowSums<C> sums;
         if (make_gradient) {
-          gradient_row(row_logits, vocab, label, sums, weights_data[row]);
+          sums = sums_and_gradient(row_logits, vocab, label, largest, weights_data[row]);
+        } else {
+          sum_row(row_logits, vocab, largest, &sums);
+        }
+        const C log_sum = std::log(sums.exponentials);
+        loss_data[row] = log_sum - label_distance;
+        if (want_entropy) {
+          entropy_data[row] = log_sum - sums.weighted / sums.exponentials;
         }
       }
     });

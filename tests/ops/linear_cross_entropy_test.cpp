@@ -3,8 +3,10 @@
 #include "core/error.h"
 #include "ops/check.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
 
 #include <gtest/gtest.h>
 
@@ -81,6 +83,48 @@ TEST(LinearCrossEntropy, OfEqualLogitsTheFirstCounts) {
   const at::Tensor labels = at::randint(1, {2}, at::TensorOptions().dtype(at::kLong));
   EXPECT_TRUE(linear_cross_entropy(hidden, weight, labels, {}).correct.all().item<bool>());
   EXPECT_FALSE(linear_cross_entropy(hidden, weight, labels.add(1), {}).correct.any().item<bool>());
+}
+
+// bf16 products of single chunks would round away what a further chunk adds.
+TEST(LinearCrossEntropy, SumsTheHeadsGradientInFloatOverChunks) {
+  const std::int64_t vocab = 70000, rows = 8 * cross_entropy_chunk_rows(vocab, 2);
+  const at::Tensor hidden = random_tensor({rows, 2}, at::kBFloat16);
+  const at::Tensor labels = labels_of(rows, 5, false);
+  const auto gradient = [&](at::ScalarType dtype) {
+    at::Tensor weight = at::zeros({vocab, 2}, at::TensorOptions().dtype(dtype)).requires_grad_();
+    linear_cross_entropy(hidden.to(dtype), weight, labels, {}).loss_sum.backward();
+    return weight.grad().narrow(0, 0, 5).to(at::kDouble);
+  };
+  // One rounding to bf16 at the end, 2^-9, and that of the logits' gradient -1 + 1/V, none.
+  EXPECT_LE(testing::relative_error(gradient(at::kBFloat16), gradient(at::kFloat)), 0.0025);
+}
+
+TEST(LinearCrossEntropy, TheSameOnAnyNumberOfThreads) {
+  const at::Tensor hidden = random_tensor({40000, 2}), weight = random_tensor({7, 2});
+  const at::Tensor labels = labels_of(40000, 7, true);
+  const int threads = at::get_num_threads();
+  Tensors results;
+  for (const int count : {1, 2}) {
+    at::set_num_threads(count);
+    const at::Tensor leaf = hidden.clone().requires_grad_();
+    const auto result = linear_cross_entropy(leaf, weight, labels, {});
+    result.loss_sum.backward();
+    results.push_back(result.loss_sum.detach());
+    results.push_back(leaf.grad());
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(results[0].equal(results[2]));
+  EXPECT_TRUE(results[1].equal(results[3]));
+}
+
+TEST(LinearCrossEntropy, BackwardTwiceGivesTwiceTheGradient) {
+  const at::Tensor hidden = random_tensor({6, 4}).requires_grad_(),
+                   weight = random_tensor({9, 4}).requires_grad_();
+  const at::Tensor loss = linear_cross_entropy(hidden, weight, labels_of(6, 9, false), {}).loss_sum;
+  loss.backward({}, /*retain_graph=*/true);
+  const at::Tensor once = weight.grad().clone();
+  loss.backward();
+  EXPECT_TRUE(weight.grad().equal(once.mul(2)));
 }
 
 TEST(LinearCrossEntropy, NothingSupervised) {

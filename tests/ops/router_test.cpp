@@ -52,7 +52,7 @@ TEST(Router, MatchesReference) {
         }
         for (const auto tokens : {1, 50}) {
           testing::expect_matches_reference(fused(spec), reference(spec), {random_tensor({tokens, experts})},
-                                            5e-6);
+                                            2e-5);
         }
       }
     }
@@ -95,7 +95,7 @@ TEST(Router, TiesGoToTheLowerIndex) {
 TEST(Router, LogitsFarApart) {
   const auto logits = at::tensor({-3e4, 3e4, 0.0, 1e-30}, at::kFloat).view({1, 4});
   for (const RouterSpec& spec : every_rule(4, 2)) {
-    testing::expect_matches_reference(fused(spec), reference(spec), {logits}, 1e-6);
+    testing::expect_matches_reference(fused(spec), reference(spec), {logits}, 2e-5);
   }
 }
 
