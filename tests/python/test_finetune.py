@@ -1,5 +1,6 @@
-"""Training through the real program: learning, exact resuming, signals, batch cuts, agreement with torch and Transformers."""
+"""Training through the real program: learning, exact resuming, signals, batch cuts, agreement with its peers."""
 
+import itertools
 import json
 import os
 import shutil
@@ -9,11 +10,13 @@ import time
 
 import pytest
 import torch
-from chat_data import write_chat_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig
 
-WORDS = "red green blue round square heavy light old new warm cold deep thin loud quiet".split()
+from chat_data import write_chat_model
+
+WORDS = ["red", "green", "blue", "round", "square", "heavy", "light", "old"]
+WORDS += ["new", "warm", "cold", "deep", "thin", "loud", "wet"]
 
 
 @pytest.fixture(scope="session")
@@ -241,19 +244,15 @@ def test_eval_gives_the_loss_that_transformers_gives(model, data, tmp_path):
     total, count = 0.0, 0
     for shard in shards:
         offsets = shard["offsets"].tolist()
-        for begin, end in zip(offsets, offsets[1:], strict=False):
+        for begin, end in itertools.pairwise(offsets):
             ids = shard["tokens"][begin:end].long()
             mask = shard["loss_mask"][begin:end].bool()
             logits = peer(ids[None]).logits[0, :-1].log_softmax(-1)
             loss = -logits.gather(1, ids[1:, None])[:, 0]
             total += loss[mask[1:]].sum().item()
             count += int(mask[1:].sum())
-    printed = dict(
-        zip(
-            *[iter(run.stdout.replace("supervised tokens", "supervised_tokens").split()[-8:])] * 2,
-            strict=True,
-        )
-    )
+    words = run.stdout.replace("supervised tokens", "supervised_tokens").split()[-8:]
+    printed = dict(zip(words[::2], words[1::2], strict=True))
     assert int(printed["supervised_tokens"]) == count
     assert float(printed["loss"]) == pytest.approx(total / count, rel=1e-4)
 
