@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 
-from tree import BUILD, ROOT
+import pytest
+
+from tree import BUILD
 
 CONSUMER = pathlib.Path(__file__).parent / "consumer"
 
@@ -16,36 +18,61 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def test_another_project_builds_with_the_installed_package(tmp_path: pathlib.Path) -> None:
-    prefix = tmp_path / "prefix"
-    run("cmake", "--install", BUILD, "--prefix", prefix)
-    assert (prefix / "include/phalanx/version.h").exists()
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("prefix")
+    run("cmake", "--install", BUILD, "--prefix", folder)
+    return folder
+
+
+def configure(consumer: pathlib.Path, prefix: pathlib.Path) -> subprocess.CompletedProcess:
+    options = ["-G", "Ninja", f"-DPython3_EXECUTABLE={sys.executable}", f"-DCMAKE_PREFIX_PATH={prefix}"]
+    command = ["cmake", "-S", consumer, "-B", consumer / "build", *options]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_another_project_trains_with_the_installed_package(
+    prefix: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Its one descent step gives the loss and the weights that Transformers' own step gives."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     # The installed files alone: sources and build folder stay out of it.
     consumer = shutil.copytree(CONSUMER, tmp_path / "consumer")
-    configure = [
-        "cmake",
-        "-S",
-        consumer,
-        "-B",
-        consumer / "build",
-        "-G",
-        "Ninja",
-        f"-DPython3_EXECUTABLE={sys.executable}",
-    ]
-    run(*configure, f"-DCMAKE_PREFIX_PATH={prefix}")
+    configured = configure(consumer, prefix)
+    assert configured.returncode == 0, configured.stderr
     run("cmake", "--build", consumer / "build")
-    version = (ROOT / "python/phalanx/version.txt").read_text().strip()
-    assert run(consumer / "build/consumer") == f"Phalanx {version}\n"
+
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        moe_intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+    )
+    model = Qwen3MoeForCausalLM(config)
+    model.save_pretrained(tmp_path / "model")
+    loss = float(run(consumer / "build/consumer", tmp_path / "model", tmp_path / "tuned"))
+
+    expected = model(torch.arange(1, 10)[None], labels=torch.arange(1, 10)[None]).loss
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+    tuned = dict(Qwen3MoeForCausalLM.from_pretrained(tmp_path / "tuned").named_parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(tuned[name], parameter - 0.1 * parameter.grad, rtol=0, atol=1e-6, msg=name)
 
 
-def test_another_version_is_refused(tmp_path: pathlib.Path) -> None:
-    prefix = tmp_path / "prefix"
-    run("cmake", "--install", BUILD, "--prefix", prefix)
+def test_another_version_is_refused(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
     consumer = shutil.copytree(CONSUMER, tmp_path / "consumer")
     lists = consumer / "CMakeLists.txt"
     lists.write_text(lists.read_text().replace("Phalanx 0.1", "Phalanx 99.0"))
-    command = ["cmake", "-S", consumer, "-B", consumer / "build", f"-DCMAKE_PREFIX_PATH={prefix}"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = configure(consumer, prefix)
     assert done.returncode != 0
     assert "99.0" in done.stderr

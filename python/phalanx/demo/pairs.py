@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 # Importing these has no side effect: no window, no network, no output.
-MODULES = (  # noqa: SIM905 (as a list it would fill a page)
+MODULES = (
     "argparse array ast asyncio base64 bisect bz2 calendar cmath codecs collections colorsys concurrent.futures "
     "configparser contextlib copy copyreg csv ctypes.util dataclasses datetime decimal difflib dis email email.utils "
     "enum filecmp fileinput fnmatch fractions ftplib functools gc getopt getpass gettext glob gzip hashlib heapq hmac "
