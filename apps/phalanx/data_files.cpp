@@ -64,9 +64,8 @@ void check_json_file(const std::string& path, std::uint64_t size) {
   const std::size_t first = start.find_first_not_of(" \t\r\n\xef\xbb\xbf");
   PHALANX_CHECK(first != std::string::npos || size > start.size(), ConfigError, path,
                 ": the file holds no record", kRecordCure);
-  if (first != std::string::npos && start[first] == '[') {
-    check_array(path, size);
-  } else if (fs::path(path).extension() != ".json" || start.find("}\n{") != std::string::npos) {
+  const bool is_array = first != std::string::npos && start[first] == '[';
+  if (!is_array && (fs::path(path).extension() != ".json" || start.find("}\n{") != std::string::npos)) {
     file.clear();
     file.seekg(0);
     check_lines(path, file);

@@ -53,7 +53,7 @@ FileDescriptor take_lock(const fs::path& path, int open_flags, int kind) {
 }
 
 // Tries the write for real: access() says yes to root even where nobody can write.
-void check_writable(fs::path output) {
+void check_writable(const fs::path& output) {
   fs::path folder = output;
   while (!fs::exists(folder)) {
     folder = folder.has_parent_path() ? folder.parent_path() : fs::path(".");

@@ -27,7 +27,7 @@ std::uint64_t mix(std::uint64_t lane, std::uint64_t word) {
 }
 
 void mix_stripe(std::array<std::uint64_t, 4>& lanes, const unsigned char* at) {
-  for (int i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < 4; ++i) {
     lanes[i] = mix(lanes[i], load<std::uint64_t>(at + 8 * i));
   }
 }

@@ -55,7 +55,7 @@ void write_double(double value, std::string& out) {
 void new_line(int indent, int level, std::string& out) {
   if (indent >= 0) {
     out += '\n';
-    out.append(static_cast<std::size_t>(indent * level), ' ');
+    out.append(static_cast<std::size_t>(indent) * level, ' ');
   }
 }
 

@@ -58,7 +58,7 @@ class Pool {
 
  private:
   // The longest document within room that is no longer than, and not the same one as, `first`.
-  std::int64_t longest_beside(ByLength::const_reverse_iterator first, std::int64_t room) const {
+  std::int64_t longest_beside(const ByLength::const_reverse_iterator& first, std::int64_t room) const {
     const std::int64_t limit = first->second.size() > 1 ? first->first : first->first - 1;
     return longest_within(std::min(room, limit));
   }

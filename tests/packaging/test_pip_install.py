@@ -69,3 +69,19 @@ def test_program_and_module_say_the_same_version(environment: pathlib.Path) -> N
 def test_the_wheel_serves_every_python(environment: pathlib.Path) -> None:
     (wheel,) = environment.glob("lib/python3.*/site-packages/phalanx-*.dist-info/WHEEL")
     assert re.search(r"^Tag: py3-none-linux_", wheel.read_text(), re.MULTILINE)
+
+
+def test_the_installed_program_trains(environment: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Tokenizing, training and export with nothing but what was installed."""
+    python = environment / "bin/python"
+    make_model = (
+        "import pathlib; from phalanx.demo.tiny_model import write_tiny_model;"
+        f"write_tiny_model(pathlib.Path('{tmp_path}/model'), ['What is it? Nothing much.'] * 50, 0)"
+    )
+    run(python, "-c", make_model)
+    data = tmp_path / "chat.jsonl"
+    data.write_text('{"question": "What is it?", "answer": "Nothing much."}\n' * 20)
+    options = ["--model", tmp_path / "model", "--data", data, "--max-steps", "2", "--sequence-length", "64"]
+    run(environment / "bin/phalanx", "finetune", *options, "--output", tmp_path / "run")
+    load = f"from transformers import AutoModelForCausalLM as A; A.from_pretrained('{tmp_path}/run/model')"
+    run(python, "-c", load)

@@ -64,7 +64,7 @@ ModelSpec load_model_spec(const std::string& model_dir) {
   return make_model_spec(Json::parse_file(path), path);
 }
 
-ModelSpec make_model_spec(Json config, const std::string& where) {
+ModelSpec make_model_spec(const Json& config, const std::string& where) {
   PHALANX_CHECK(config.is_object(), ConfigError, where, ": a model's configuration is a JSON object, not ",
                 config.kind());
   const ConfigReader reader(config, where);

@@ -65,7 +65,7 @@ struct ModelSpec {
 // ConfigError that names file, field, value and rule; a family that is not built is named together with the
 // nearest one that is.
 ModelSpec load_model_spec(const std::string& model_dir);
-ModelSpec make_model_spec(Json config, const std::string& where);
+ModelSpec make_model_spec(const Json& config, const std::string& where);
 
 // Families, for messages and tests.
 std::vector<std::string> registered_families();
