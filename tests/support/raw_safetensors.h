@@ -9,11 +9,14 @@
 
 namespace phalanx {
 
+inline std::string raw_safetensors(const std::string& header, const std::string& data) {
+  const std::uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data;
+}
+
 inline void write_raw_safetensors(const std::string& path, const std::string& header,
                                   const std::string& data) {
-  const std::uint64_t length = header.size();
-  write_file_atomic(path,
-                    std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + data);
+  write_file_atomic(path, raw_safetensors(header, data));
 }
 
 // One tensor's member of a header; shape and offsets as JSON text.
