@@ -75,12 +75,12 @@ def check_shape(library, counts, n, k, spare_rows):
     dz, scaled_a = output(2 * n), output(n)
     partials = output(library.swiglu_grad_partials(n), FP32)
     library.swiglu_grad(x, down, z, scale, ends, dz, scaled_a, partials)
-    dz_reference, a_reference, ds_reference = reference_swiglu_grad(x[:m], down, z[:m], scale[:m], ends)
+    dz_reference, a_reference, ds_terms = reference_swiglu_grad(x[:m], down, z[:m], scale[:m], ends)
     expect_rows("swiglu_grad dz", dz, dz_reference)
     expect_rows("swiglu_grad scaled_a", scaled_a, a_reference, TWO_ROUNDINGS)
-    ds = output(1, FP32)
-    ds[:m, 0] = partials[:m].sum(1)
-    expect_rows("swiglu_grad ds", ds, ds_reference[:, None], TWO_ROUNDINGS)
+    # The terms of ds have random signs: its error is measured against their size, not against what is left of them.
+    ds_error = (partials[:m].sum(1) - ds_terms.sum(1)).norm() / ds_terms.norm().clamp_min(1e-20)
+    expect(f"swiglu_grad ds, {name}", ds_error.item(), ROUNDING)
     if not (partials[m:] == 7).all():
         raise AssertionError(f"swiglu_grad partials, {name}: wrote past the last expert's rows")
 

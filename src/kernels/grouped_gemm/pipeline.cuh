@@ -27,9 +27,9 @@ inline constexpr int kConsumerWarps = 4 * kConsumerGroups;
 inline constexpr int kThreads = 128 * (1 + kConsumerGroups);
 inline constexpr int kMaskWarps = 3;
 inline constexpr int kABoxes = kBlockM / ptx::kBoxRows;
-// Stages that group 0 runs ahead of group 1, so that one group's epilogue overlaps the other's products.
-inline constexpr int kLead = 2;
-inline constexpr std::uint32_t kTurnBarrier = 1;  // and the next: one for each group
+inline constexpr std::uint32_t kTurnBarrier = 1;  // and the next: one for each group (kPingPong)
+// Clusters begin up to 7 times this late, so that the stores of all multiprocessors do not fall into the same moments.
+inline constexpr int kStaggerClocks = 1100;
 
 struct Box {
   const CUtensorMap* map;
@@ -67,10 +67,9 @@ class Kernel {
   using Params = typename Problem::Params;
   using Tile = typename Problem::Tile;
   using Memory = SharedMemory<Problem::kBlockN>;
-  static constexpr int kRowBlocks =
-      Problem::kPingPong ? 2 : 1;  // blocks of 64 rows that one group accumulates
-  static constexpr int kReaders =
-      Problem::kPingPong ? 4 : kConsumerWarps;  // warps of a block that read a stage
+  // Blocks of 64 rows that one group accumulates; warps of a block that read a stage.
+  static constexpr int kRowBlocks = Problem::kPingPong ? 2 : 1;
+  static constexpr int kReaders = Problem::kPingPong ? 4 : kConsumerWarps;
   using Accumulators = float[kRowBlocks][Problem::kBlockN / 2];
 
  public:
@@ -118,6 +117,7 @@ class Kernel {
   // One warp: fills stages with the tiles' operands, half of a shared operand per block.
   __device__ void produce() {
     Stage stage;
+    stagger();
     for (int index = blockIdx.x; index < tiles_; index += gridDim.x) {
       const Tile own = tile(index);
       const Tile neighbour = tile(index ^ 1);
@@ -126,6 +126,14 @@ class Kernel {
       }
       __syncwarp();
       stage.advance(own.k_blocks);
+    }
+  }
+
+  __device__ void stagger() const {
+    if (tiles_ >= 8 * static_cast<int>(gridDim.x)) {
+      const long long begin = clock64();
+      while (clock64() - begin < kStaggerClocks * (blockIdx.x / kClusterSize % 8)) {
+      }
     }
   }
 
@@ -217,7 +225,9 @@ class Kernel {
         stage.advance(own.k_blocks);
         continue;
       }
-      wait_turn(own, group);
+      if (Problem::kPingPong) {
+        ptx::named_barrier_sync(kTurnBarrier + group, 256);
+      }
       const int first_block = Problem::kPingPong ? 0 : group;
       if (Problem::has_rows(own, first_block)) {
         Accumulators acc;
@@ -287,22 +297,10 @@ class Kernel {
     }
   }
 
-  // Groups take turns. In ping-pong, a group may look at a stage only when the other is done waiting for its own: the
-  // parity of `full` tells a round from the next, not from the one after. Sharing a tile, group 0 runs kLead stages ahead,
-  // if the tile has as many stages as the ring: else group 0 could reach the next tile before group 1 began this one.
-  __device__ static bool staggered(const Tile& own) { return own.k_blocks >= kStages; }
-
-  __device__ static void wait_turn(const Tile& own, int group) {
-    if (Problem::kPingPong || (group == 1 && staggered(own))) {
-      ptx::named_barrier_sync(kTurnBarrier + group, 256);
-    }
-  }
-
-  // Called by a group after it has issued stage k.
+  // In ping-pong, a group may look at a stage only when the other is done waiting for its own: the parity of `full` tells
+  // a round from the next, not from the one after. Called by a group after it has issued stage k.
   __device__ static void pass_turn(const Tile& own, int group, int k) {
-    const bool pass =
-        Problem::kPingPong ? k == own.k_blocks - 1 : group == 0 && k == kLead - 1 && staggered(own);
-    if (pass) {
+    if (Problem::kPingPong && k == own.k_blocks - 1) {
       ptx::named_barrier_arrive(kTurnBarrier + 1 - group, 256);
     }
   }

@@ -33,13 +33,13 @@ __device__ inline void mbarrier_arrive_expect(Mbarrier& barrier, std::uint32_t b
                : "memory");
 }
 
-// Blocks until the phase of this parity has completed.
+// Blocks until the phase of this parity has completed. The large time hint lets the hardware sleep instead of polling.
 __device__ inline void mbarrier_wait(Mbarrier& barrier, std::uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, 0x989680;\n"
       "@!done bra again;\n"
       "}" ::"r"(shared_address(&barrier)),
       "r"(parity)
