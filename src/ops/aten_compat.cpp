@@ -6,6 +6,8 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
+#include <cstdlib>
+
 // Part of torch builds with MKL; weak, because others have none.
 extern "C" [[gnu::weak]] int MKL_Set_Num_Threads_Local(int threads);
 
@@ -31,6 +33,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
       grad_out, q, k, v, out, logsumexp,
       /*dropout_p=*/0.0, /*is_causal=*/!mask.has_value(), mask, scale);
 }
+
+void make_products_reproducible() { ::setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0); }
 
 SingleThreadedProducts::SingleThreadedProducts() {
   if (MKL_Set_Num_Threads_Local != nullptr) {

@@ -25,6 +25,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_attention_backward(
     const at::Tensor& grad_out, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
     const at::Tensor& out, const at::Tensor& logsumexp, const std::optional<at::Tensor>& mask, double scale);
 
+// From here on matrix products of this process have the same bits on any number of threads, at no measurable cost. MKL
+// reads the setting (MKL_CBWR, which stays as it is where the user has set it) at its first product, so that this is to
+// be called before one.
+void make_products_reproducible();
+
 // While it lives, matrix products of the calling thread run on that thread alone. MKL goes by a count of its own for
 // each thread, even inside a parallel region, and cuts its sums by it.
 class SingleThreadedProducts {

@@ -5,6 +5,7 @@
 #include "data/data_loader.h"
 #include "models/causal_lm.h"
 #include "ops/adamw.h"
+#include "ops/aten_compat.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -134,6 +135,7 @@ Trainer::Impl::Impl(const RunConfig& run_config)
       // Master weights start from the checkpoint's values, not from their bf16 roundings.
       model(CausalLM::from_pretrained(
           config.model, precision == Precision::kBf16Master ? at::kFloat : weight_type(precision))) {
+  aten::make_products_reproducible();
   if (config.train.threads.has_value()) {
     at::set_num_threads(static_cast<int>(*config.train.threads));
   }
