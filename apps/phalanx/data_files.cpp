@@ -1,6 +1,6 @@
 #include "data_files.h"
 
-#include "advice.h"
+#include "core/advice.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr int kLinesLookedAt = 64;
 constexpr std::size_t kBytesLookedAt = 1 << 20;
+constexpr const char* kBlank = " \t\r\n\xef\xbb\xbf";  // a byte order mark says nothing either
 
 constexpr const char* kRecordCure =
     "; a record is one object, for example {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}, "
@@ -34,15 +35,15 @@ void check_lines(const std::string& path, std::ifstream& file) {
   for (int number = 1; number <= kLinesLookedAt && bytes < kBytesLookedAt && std::getline(file, line);
        ++number) {
     bytes += line.size();
-    if (line.find_first_not_of(" \t\r\xef\xbb\xbf") != std::string::npos) {
+    if (line.find_first_not_of(kBlank) != std::string::npos) {
       const std::string breaks(number - 1, '\n');
       check_object(Json::parse(number == 1 ? line : breaks + line, path), concat(path, ":", number));
     }
   }
 }
 
-// An array of records, parsed whole if it is small.
-void check_array(const std::string& path, std::uint64_t size) {
+// An array of records, or an object around one; parsed whole if it is small.
+void check_document(const std::string& path, std::uint64_t size) {
   if (size > kBytesLookedAt) {
     return;
   }
@@ -56,21 +57,44 @@ void check_array(const std::string& path, std::uint64_t size) {
   }
 }
 
+// Whether the first line that is not blank is a JSON value of its own.
+bool begins_with_a_record(std::ifstream& file) {
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find_first_not_of(kBlank);
+    if (first == std::string::npos) {
+      continue;
+    }
+    if (line[first] != '{') {
+      return false;
+    }
+    try {
+      return Json::parse(line, "").is_object();
+    } catch (const IoError&) {
+      return false;
+    }
+  }
+  return false;
+}
+
+// The same reading as the Python step's: only a .json file may be one document.
 void check_json_file(const std::string& path, std::uint64_t size) {
   std::ifstream file(path, std::ios::binary);
   std::string start(4096, '\0');
   file.read(start.data(), static_cast<std::streamsize>(start.size()));
   start.resize(static_cast<std::size_t>(file.gcount()));
-  const std::size_t first = start.find_first_not_of(" \t\r\n\xef\xbb\xbf");
-  PHALANX_CHECK(first != std::string::npos || size > start.size(), ConfigError, path,
-                ": the file holds no record", kRecordCure);
-  const bool is_array = first != std::string::npos && start[first] == '[';
-  if (!is_array && (fs::path(path).extension() != ".json" || start.find("}\n{") != std::string::npos)) {
+  PHALANX_CHECK(start.find_first_not_of(kBlank) != std::string::npos || size > start.size(), ConfigError,
+                path, ": the file holds no record", kRecordCure);
+  const auto rewind = [&] {
     file.clear();
     file.seekg(0);
+  };
+  rewind();
+  const bool lines = fs::path(path).extension() != ".json" || begins_with_a_record(file);
+  rewind();
+  if (lines) {
     check_lines(path, file);
   } else {
-    check_array(path, size);
+    check_document(path, size);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "model_folder.h"
 
-#include "advice.h"
+#include "core/advice.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"

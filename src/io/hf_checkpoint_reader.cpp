@@ -1,3 +1,4 @@
+#include "core/advice.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -34,7 +35,9 @@ void check_shard_name(const std::string& index, const std::string& tensor, const
 }
 
 Index read_index(const std::string& path) {
-  Index index{path, {}, {}, Json::parse_file(path)};
+  Index index{path, {}, {}, with_advice("fetch or write the checkpoint again", [&] {
+                return Json::parse_file(path);
+              })};
   const Json* weight_map = index.document.find("weight_map");
   PHALANX_CHECK(weight_map != nullptr && weight_map->is_object(), IoError, path,
                 ": has no object 'weight_map'", kFetchAgain);

@@ -1,3 +1,4 @@
+#include "core/advice.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/text.h"
@@ -50,7 +51,9 @@ class HeaderReader {
   }
 
   void parse(const std::string& text, std::vector<TensorInfo>* tensors, SafetensorsMetadata* metadata) const {
-    const Json header = Json::parse(text, file_.path() + " (header)", kHeaderDepth);
+    const Json header = with_advice("the file is damaged: fetch or write it again", [&] {
+      return Json::parse(text, file_.path() + " (header)", kHeaderDepth);
+    });
     for (const auto& [name, entry] : header.as_object()) {
       if (name == "__metadata__") {
         *metadata = parse_metadata(entry);

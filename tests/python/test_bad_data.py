@@ -4,9 +4,11 @@ What is wrong with a job is said at once, with file, place, cause and cure, befo
 anything is written. One case a row of the tables; every one goes through the real program.
 """
 
+import json
+
 import pytest
 
-from bad_input import Case, options
+from bad_input import Case, options, run_phalanx
 
 
 def data_text(text):
@@ -183,3 +185,23 @@ def test_bad_data_is_refused(case, job):
 @pytest.mark.parametrize("case", RECIPE_CASES, ids=lambda case: case.name)
 def test_bad_recipe_is_refused(case, job):
     case.check(job)
+
+
+LONG_ROW = json.dumps({"question": "a" * 10000, "answer": "b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lines.json", f"{LONG_ROW}\n{LONG_ROW}\n"),
+        ("array.json", f"[\n{LONG_ROW},\n{LONG_ROW}]"),
+        ("wrapped.json", f'{{\n"data": [{LONG_ROW}]}}'),
+        ("marked.jsonl", f"\ufeff{LONG_ROW}\r\n\r\n{LONG_ROW}"),
+    ],
+)
+def test_every_layout_of_good_data_is_accepted(job, name, text):
+    path = job.folder / name
+    path.write_bytes(text.encode())
+    job.options += ["--data", str(path)]
+    done = run_phalanx(*job.command(), "--dry-run", XDG_CACHE_HOME=str(job.folder / "cache"))
+    assert done.returncode == 0, done.stderr

@@ -157,7 +157,7 @@ WEIGHT_CASES = [
     Case(
         "weights-header-text",
         bad_weights(lambda path: write_safetensors(path, b"{broken", b"")),
-        (WEIGHTS, ":1:"),
+        (WEIGHTS, ":1:", "fetch or write it again"),
     ),
     Case(
         "weights-overlap", set_header(NORM, data_offsets=[0, 128]), (WEIGHTS, NORM, "fetch or write it again")
@@ -217,7 +217,7 @@ WEIGHT_CASES = [
     Case(
         "index-broken",
         lambda job: (shard(job), (job.model / "model.safetensors.index.json").write_text('{"weight_map": {')),
-        (INDEX + ":1:",),
+        (INDEX + ":1:", "fetch or write the checkpoint again"),
     ),
 ]
 
