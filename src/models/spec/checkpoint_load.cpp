@@ -1,6 +1,5 @@
 #include "core/convert.h"
 #include "core/error.h"
-#include "core/huge_pages.h"
 #include "core/text.h"
 #include "models/spec/checkpoint_io.h"
 #include "models/spec/placed_elements.h"
@@ -65,9 +64,6 @@ void load_parameters(const WeightMap& map, const HfCheckpoint& checkpoint,
                      const std::vector<ParameterBuffer>& parameters, ThreadPool& threads) {
   const ParameterBuffers buffers(map, parameters);
   const std::vector<LoadedTensor> tensors = list_tensors(match_weights(map, checkpoint), buffers);
-  for (const ParameterBuffer& parameter : parameters) {
-    prefer_huge_pages(parameter.data, buffer_bytes(parameter));
-  }
   std::vector<Piece> pieces;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].elements.split(i, &pieces);

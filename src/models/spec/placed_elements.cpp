@@ -94,11 +94,6 @@ ParameterBuffers::ParameterBuffers(const WeightMap& map, const std::vector<Param
                 " parameters, given are ", parameters.size());
 }
 
-std::size_t buffer_bytes(const ParameterBuffer& buffer) {
-  return static_cast<std::size_t>(product(buffer.shape)) *
-         static_cast<std::size_t>(dtype_bits(buffer.dtype)) / 8;
-}
-
 const ParameterBuffer& ParameterBuffers::at(const std::string& name) const {
   const auto found = by_name_.find(name);
   PHALANX_CHECK(found != by_name_.end(), Error, "parameter ", name, " of the weight map is not given");

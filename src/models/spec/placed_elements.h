@@ -54,8 +54,6 @@ class ParameterBuffers {
   std::unordered_map<std::string_view, const ParameterBuffer*> by_name_;
 };
 
-std::size_t buffer_bytes(const ParameterBuffer& buffer);
-
 // Scratch memory that is not cleared first.
 inline std::unique_ptr<std::byte[]> make_staging(std::size_t bytes) {
   return std::make_unique_for_overwrite<std::byte[]>(bytes);
