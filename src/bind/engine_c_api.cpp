@@ -68,8 +68,6 @@ int phalanx_engine_run(const char* command, const char* json, char* message, siz
     code = run(command, Json::parse(json, "the resolved configuration"));
   } catch (const ConfigError& error) {
     code = report(kPhalanxBadInput, error.what(), message, message_size);
-  } catch (const IoError& error) {
-    code = report(kPhalanxBadInput, error.what(), message, message_size);
   } catch (const std::exception& error) {
     code = report(kPhalanxFailed, error.what(), message, message_size);
   }
