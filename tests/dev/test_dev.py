@@ -104,7 +104,6 @@ def test_missing_packages_are_named_to_who_may_not_install(tmp_path: pathlib.Pat
         "g++",
         "ninja",
         "ccache",
-        "strace",
         "apt-get",
     ]:
         (tools / name).symlink_to(shutil.which(name))
