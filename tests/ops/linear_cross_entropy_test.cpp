@@ -7,8 +7,12 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
 
 namespace phalanx {
 namespace {
@@ -36,6 +40,42 @@ void expect_same(std::int64_t tokens, std::int64_t width, std::int64_t vocab, bo
   testing::expect_matches_reference(
       fused, reference, {random_tensor({tokens, width}, dtype), random_tensor({vocab, width}, dtype)},
       tolerance);
+}
+
+// Hears of every allocation of this thread while it lives.
+class LargestAllocation final : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, std::int64_t bytes, std::size_t, std::size_t, c10::Device) override {
+    largest = std::max(largest, bytes);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  std::int64_t largest = 0;
+};
+
+template <class Call>
+std::int64_t largest_allocation(const Call& call) {
+  const auto heard = std::make_shared<LargestAllocation>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, heard);
+  call();
+  return heard->largest;
+}
+
+TEST(LinearCrossEntropy, LogitsAreNeverWhole) {
+  const std::int64_t vocab = 20000, chunk = cross_entropy_chunk_rows(vocab, 4), tokens = 3 * chunk;
+  const at::Tensor hidden = random_tensor({tokens, 4}).requires_grad_(),
+                   weight = random_tensor({vocab, 4}).requires_grad_();
+  const at::Tensor labels = labels_of(tokens, vocab, false);
+  const std::int64_t largest =
+      largest_allocation([&] { linear_cross_entropy(hidden, weight, labels, {}).loss_sum.backward(); });
+  EXPECT_EQ(largest, chunk * vocab * 4);
+}
+
+TEST(LinearCrossEntropy, WithoutGradientsNothingOfTheWeightsSizeIsMade) {
+  const at::Tensor hidden = random_tensor({4, 64}), weight = random_tensor({5000, 64}).requires_grad_();
+  const at::NoGradGuard no_grad;
+  const std::int64_t largest =
+      largest_allocation([&] { linear_cross_entropy(hidden, weight, labels_of(4, 5000, false), {}); });
+  EXPECT_EQ(largest, 4 * 5000 * 4);  // the logits
 }
 
 TEST(LinearCrossEntropy, MatchesReference) {
