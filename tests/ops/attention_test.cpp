@@ -5,6 +5,7 @@
 #include "ops/check.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
 #include <gtest/gtest.h>
@@ -195,6 +196,24 @@ TEST(Attention, FrozenWeightsGetNoGradient) {
       .backward();
   for (std::size_t i = 0; i < in.size(); ++i) {
     EXPECT_EQ(in[i].grad().defined(), i == 0 || i == 3) << i;
+  }
+}
+
+TEST(Attention, TrainsAnySingleInputAlone) {
+  const AttentionSpec spec = make_spec(2, 1, 4);
+  const SequenceLayout layout = layout_from_lengths({4, 3});
+  const Half half{spec, layout, rope_of(spec, layout, at::kDouble)};
+  const Tensors in = half_inputs(spec, 7, 6, at::kDouble);
+  for (std::size_t trained = 0; trained < in.size(); ++trained) {
+    Tensors gradients;
+    for (const testing::Function* half_of : {&half.fused, &half.reference}) {
+      Tensors leaves = in;
+      leaves[trained] = in[trained].detach().clone().requires_grad_();
+      (*half_of)(leaves)[0].square().sum().backward();
+      gradients.push_back(leaves[trained].grad());
+    }
+    ASSERT_TRUE(gradients[0].defined()) << trained;
+    EXPECT_LE((gradients[0] - gradients[1]).abs().max().item<double>(), 1e-9) << trained;
   }
 }
 
