@@ -1,5 +1,6 @@
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/populate.h"
 #include "core/text.h"
 #include "models/spec/checkpoint_io.h"
 #include "models/spec/placed_elements.h"
@@ -43,6 +44,9 @@ void load_piece(const LoadedTensor& tensor, const Piece& piece) {
   const std::size_t stored_element = static_cast<std::size_t>(dtype_bits(from)) / 8;
   const std::uint64_t offset = static_cast<std::uint64_t>(piece.first) * stored_element;
   std::byte* place = elements.contiguous(piece.first);
+  if (place != nullptr) {
+    populate_pages(place, count * elements.element_bytes());
+  }
   if (place != nullptr && from == to) {
     stored.file->read(*stored.info, offset, count * stored_element, place);
     return;

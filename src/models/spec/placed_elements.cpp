@@ -10,7 +10,7 @@
 namespace phalanx {
 namespace {
 
-constexpr std::int64_t kPieceBytes = 4 << 20;
+constexpr std::int64_t kPieceBytes = 1 << 20;
 
 std::int64_t product(const std::vector<std::int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

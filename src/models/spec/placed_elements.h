@@ -27,7 +27,7 @@ class PlacedElements {
   std::int64_t count() const;
   std::size_t element_bytes() const { return static_cast<std::size_t>(dtype_bits(buffer_->dtype)) / 8; }
 
-  // Appends pieces of a few MiB that cover the tensor.
+  // Appends pieces of about a MiB that cover the tensor.
   void split(std::size_t tensor, std::vector<Piece>* pieces) const;
 
   // Where elements from `first` on lie in memory, or nullptr when they do not lie in the order of the file.
