@@ -3,6 +3,7 @@
 import json
 import pathlib
 import subprocess
+import time
 
 import pytest
 import safetensors.torch
@@ -127,3 +128,23 @@ def test_a_config_that_does_not_belong_to_the_weights_is_named(tmp_path):
     assert "surplus: 'model.layers.0.mlp.experts.5.up_proj.weight'" in run.stderr
     assert "misshaped: 'model.layers.2.mlp.gate.weight'" in run.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_save_leaves_the_whole_model_or_none(tmp_path):
+    make_model(tmp_path / "in", max_shard_size="10KB")
+    wanted = tensors(tmp_path / "in")
+    start = time.monotonic()
+    copy(tmp_path / "in", tmp_path / "whole", "--shard-bytes", "10000")
+    duration = time.monotonic() - start
+    published = []
+    for attempt in range(16):
+        target = tmp_path / f"out{attempt}"
+        process = subprocess.Popen([TOOL, tmp_path / "in", target, "--shard-bytes", "10000"])
+        time.sleep(duration * attempt / 12)
+        process.kill()
+        process.wait()
+        published.append(target.exists())
+        if target.exists():
+            assert_same(tensors(target), wanted)
+            assert (target / "config.json").exists()
+    assert not published[0]  # killed at once
