@@ -7,14 +7,14 @@
 namespace phalanx {
 
 void populate_pages(void* data, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const std::uintptr_t begin = address / page * page;
-  const std::uintptr_t end = (address + bytes + page - 1) / page * page;
-  if (bytes > 0) {
-    ::madvise(reinterpret_cast<void*>(begin), end - begin,
-              MADV_POPULATE_WRITE);  // before Linux 5.14: refused, page faults do it
+  if (bytes == 0) {
+    return;
   }
+  // From the start of the first page; the kernel rounds the end up.
+  const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t before = reinterpret_cast<std::uintptr_t>(data) % page;
+  // Linux before 5.14 refuses: page faults bring the memory in.
+  ::madvise(static_cast<char*>(data) - before, before + bytes, MADV_POPULATE_WRITE);
 }
 
 }  // namespace phalanx

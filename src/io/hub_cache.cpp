@@ -29,7 +29,7 @@ std::string trimmed(std::string text) {
 // The commit that the cache has for a branch or tag; the revision itself when it has no such reference.
 std::string commit_of(const fs::path& repository, const std::string& revision) {
   const fs::path reference = repository / "refs" / revision;
-  const std::string commit =
+  std::string commit =
       fs::is_regular_file(reference) ? trimmed(read_text(reference.string(), kMaxRefBytes)) : revision;
   PHALANX_CHECK(is_hub_id(commit) && commit.find('/') == std::string::npos, IoError, reference.string(),
                 ": holds ", in_quotes(commit, 60), ", expected the name of a commit; remove ",
@@ -56,7 +56,7 @@ bool is_hub_id(std::string_view text) {
 }
 
 std::string hub_cache_directory() {
-  if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) {
+  if (std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) {
     return cache;
   }
   if (const std::string home = environment("HF_HOME"); !home.empty()) {
