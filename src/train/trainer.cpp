@@ -93,7 +93,7 @@ void check_same_job(const Json& saved, const Json& current, const std::string& c
   }
   PHALANX_CHECK(differences.empty(), ConfigError, checkpoint,
                 ": cannot be resumed, because these fields have changed:", differences,
-                "\nset them back, or start anew with another output folder or --set checkpoint.resume=never");
+                "\nset them back, or start anew in another output folder");
 }
 
 }  // namespace
