@@ -12,6 +12,7 @@ All files are in the page cache when they are read. The extra memory is the peak
 """
 
 import argparse
+import datetime
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 
+import safetensors
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -282,7 +284,15 @@ def main() -> None:
     summary = summarise(runs, largest)
     if arguments.output:
         arguments.output.parent.mkdir(parents=True, exist_ok=True)
-        arguments.output.write_text(json.dumps({"summary": summary, "runs": runs}, indent=2) + "\n")
+        record = {
+            "command": "./dev bench load_save",
+            "date": datetime.date.today().isoformat(),
+            "versions": {"torch": torch.__version__, "safetensors": safetensors.__version__},
+            "cores": os.cpu_count(),
+            "summary": summary,
+            "runs": runs,
+        }
+        arguments.output.write_text(json.dumps(record, indent=2) + "\n")
     print(table(summary))
 
 
