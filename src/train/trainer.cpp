@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include "config/field.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "data/data_loader.h"
@@ -78,17 +79,15 @@ class ExpertLoad {
   Tensors layers_;
 };
 
-// Fields that decide what the next step computes. A resumed run may change anything else: length, rate, logging, saving.
-void check_same_job(const Json& saved, const Json& current, const std::string& checkpoint) {
+// Model and data may have moved: the checkpoint brings the weights, and the loader knows its data by content.
+bool names_a_place(const Field& field) { return field.is_list() || field.name == "model"; }
+
+void check_same_job(const RunConfig& saved, const RunConfig& current, const std::string& checkpoint) {
   std::string differences;
-  for (const char* path : {"data.sequence_length", "data.packing", "data.on_long", "train.micro_batch_size",
-                           "train.accumulation", "train.seed", "train.precision"}) {
-    const std::string_view name(path);
-    const auto dot = name.find('.');
-    const Json& before = saved.at(name.substr(0, dot)).at(name.substr(dot + 1));
-    const Json& now = current.at(name.substr(0, dot)).at(name.substr(dot + 1));
-    if (before != now) {
-      differences += concat("\n  ", path, ": saved ", before.dump(), ", now ", now.dump());
+  for (const Field& field : run_config_fields()) {
+    const Json before = field.load(saved), now = field.load(current);
+    if (field.on_resume == OnResume::kMustAgree && !names_a_place(field) && before != now) {
+      differences += concat("\n  ", field.name, ": saved ", before.dump(), ", now ", now.dump());
     }
   }
   PHALANX_CHECK(differences.empty(), ConfigError, checkpoint,
@@ -172,7 +171,7 @@ void Trainer::Impl::resume() {
     }
     folder = found.back();
   }
-  check_same_job(read_progress(folder).at("config"), run_config_to_json(config), folder);
+  check_same_job(run_config_from_json(read_progress(folder).at("config"), folder), config, folder);
   const Json progress = load_training_checkpoint(folder, tensors());
   train_data->restore(progress.at("data"));
   done_steps = progress.at("step").as_integer();

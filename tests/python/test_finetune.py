@@ -285,3 +285,13 @@ def test_export_of_an_unfinished_run(model, data, tmp_path):
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").state_dict()
     trained = load_file(checkpoint(output, 4) / "model.safetensors")
     assert all(torch.equal(exported[name], trained[name]) for name in trained)
+
+
+def test_a_checkpoint_of_another_job_is_refused_field_by_field(model, data, tmp_path):
+    finetune(model, data, tmp_path / "first", train__max_steps=1, export_model=False)
+    saved = str(checkpoint(tmp_path / "first", 1))
+    run = finetune(model, data, tmp_path / "second", expected=2, checkpoint__resume=saved, train__seed=5)
+    assert saved in run.stderr and "train.seed: saved 0, now 5" in run.stderr
+    assert "learning_rate" not in run.stderr
+    finetune(model, data, tmp_path / "third", checkpoint__resume=saved, optimizer__learning_rate=0.001)
+    assert sorted(losses(tmp_path / "third")) == list(range(2, 13))
