@@ -87,3 +87,16 @@ def test_only_marked_blocks_are_run() -> None:
 def test_a_mark_without_a_block_is_an_error() -> None:
     with pytest.raises(ValueError, match="is not followed at once"):
         runnable_blocks("<!-- run -->\n\n```bash\necho\n```\n")
+
+
+PROGRAM_LINE = re.compile(r"^(?:\$ )?phalanx (?P<command>[a-z]+)(?P<rest>[^#\n]*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_options_shown_exist(name):
+    """Lines that need a model of one's own are not run; their subcommands and options are real all the same."""
+    for match in PROGRAM_LINE.finditer((ROOT / name).read_text()):
+        command = ["phalanx", match["command"], "--help"]
+        help_text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        for option in re.findall(r"(?<!\S)--[a-z-]+", match["rest"]):
+            assert re.search(rf"(?<![\w-]){option}(?![\w-])", help_text), f"{name}: {match[0]}: {option}"
