@@ -126,6 +126,9 @@ std::vector<std::string> prepare_group(const std::vector<std::string>& paths, co
   }
   std::vector<std::string> words = {"prepare",   "--model",    model_folder, "--format",
                                     data.format, "--train-on", data.train_on};
+  if (!data.chat_template.empty()) {
+    words.insert(words.end(), {"--chat-template", data.chat_template});
+  }
   words.push_back("--data");
   words.insert(words.end(), files.begin(), files.end());
   words.push_back("--print-folder");
@@ -146,6 +149,9 @@ bool needs_tokenizer(const DataConfig& data) {
 }
 
 void check_data_files(const DataConfig& data) {
+  if (!data.chat_template.empty()) {
+    with_advice("check the path given with --chat-template", [&] { InputFile{data.chat_template}; });
+  }
   for (const auto* paths : {&data.train, &data.validation}) {
     for (const std::string& path : *paths) {
       const char* advice =

@@ -31,9 +31,9 @@ Command eval_command() {
   Command command;
   command.name = "eval";
   command.summary = "measure the loss of a model over data";
-  command.options =
-      run_options({"model", "data.train", "data.format", "data.train_on", "data.sequence_length",
-                   "data.on_long", "train.micro_batch_size", "train.precision", "train.threads"});
+  command.options = run_options({"model", "data.train", "data.format", "data.train_on", "data.chat_template",
+                                 "data.sequence_length", "data.on_long", "train.micro_batch_size",
+                                 "train.precision", "train.threads"});
   command.examples =
       "  phalanx eval --model OUT/model --data held_out.jsonl\n"
       "  phalanx eval --model Qwen3-30B-A3B --data prepared/ --sequence-length 4096\n";

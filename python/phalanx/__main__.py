@@ -16,7 +16,7 @@ PYTHON_COMMANDS = {"prepare": "phalanx.prepare", "plot": "phalanx.plot", "demo":
 def main() -> int:
     arguments = sys.argv[1:]
     if arguments and arguments[0] in PYTHON_COMMANDS:
-        return importlib.import_module(PYTHON_COMMANDS[arguments[0]]).main(arguments[1:])
+        return run_here(*arguments)
     program = find_program()
     if program is None:
         print(
@@ -27,6 +27,22 @@ def main() -> int:
         return NOT_ACCEPTABLE
     os.environ["PHALANX_PYTHON"] = sys.executable  # for the commands that the program hands back to Python
     os.execv(program, [str(program), *arguments])
+
+
+def run_here(command: str, *arguments: str) -> int:
+    try:
+        return importlib.import_module(PYTHON_COMMANDS[command]).main(list(arguments))
+    except ImportError as error:
+        if error.name is None or error.name.split(".")[0] == "phalanx":
+            raise
+        package = error.name.split(".")[0]
+        print(
+            f"phalanx {command}: error: {sys.executable} cannot import the package {package} ({error}); install it: "
+            f"{sys.executable} -m pip install --upgrade {package}, or name the Python in whose environment phalanx is "
+            "installed in PHALANX_PYTHON",
+            file=sys.stderr,
+        )
+        return NOT_ACCEPTABLE
 
 
 def find_program() -> Path | None:

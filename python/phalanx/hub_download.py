@@ -28,10 +28,15 @@ def main() -> int:
     except Exception as error:  # of the network, the hub or the disk: the library has no common base for them
         return fail(
             model_id,
-            f"{type(error).__name__}: {error}",
+            f"{type(error).__name__}: {first_sentence(error)}",
             "check the name and the network, or give a model folder",
         )
     return 0
+
+
+def first_sentence(error: Exception) -> str:
+    """The cause; the library goes on with advice of its own."""
+    return str(error).strip().split("\n", 1)[0].split(". ", 1)[0].rstrip(".")
 
 
 def fail(model_id: str, cause: str, cure: str) -> int:

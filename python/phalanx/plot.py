@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from phalanx.arguments import Parser
 from phalanx.errors import NOT_ACCEPTABLE, UserError
 
 EXAMPLES = """\
@@ -44,11 +45,10 @@ class Run:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="phalanx plot",
         description="Draws loss, validation loss, learning rate, gradient norm, throughput and expert load.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="run folder, or a metrics.jsonl")
     parser.add_argument(
@@ -142,10 +142,8 @@ def name_apart(runs: list[Run], paths: Sequence[Path]) -> None:
 
 
 def draw(runs: Sequence[Run], output: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("matplotlib is not installed; type: pip install matplotlib") from None
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from phalanx.arguments import Parser
 from phalanx.data import tokenizers
 from phalanx.data.encode import choose_processes, encode_rows
 from phalanx.data.formats import FORMATS, Format, recognise
@@ -77,11 +78,10 @@ class Counts:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="phalanx prepare",
         description="Turns chat data into token shards with a loss mask, through the model's own chat template.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--model", type=Path, required=True, metavar="DIR", help="model folder with the tokenizer"
@@ -94,6 +94,9 @@ def build_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="folder to write; default: one in the cache, named by its content",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace other prepared data in the folder of --output"
     )
     parser.add_argument(
         "--print-folder", action="store_true", help="write the folder's path to standard output"
@@ -145,6 +148,11 @@ def prepare(args: argparse.Namespace) -> Path:
     if present and present.get("key") == key and is_complete(output, present):
         _say(f"{output}: up to date, {_summary(present['counts'])}")
         return output
+    if present and args.output and not args.overwrite:
+        raise UserError(
+            f"{output}: holds prepared data of other files, of another tokenizer or of other options "
+            f"({_summary(present['counts'])}); choose another folder with --output, or replace it with --overwrite"
+        )
     first_rows = [
         _first_row(source, args.format) for source in sources
     ]  # the cheap errors before the slow import
@@ -152,7 +160,7 @@ def prepare(args: argparse.Namespace) -> Path:
         _say(f"{source.path}: format {source.format} ({_why(args.format, source.format, row)})")
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would not survive the fork
-    supervisor = Supervisor(tokenizers.load_tokenizer(args.model, template), args.train_on, vocab_size)
+    supervisor = Supervisor(_load_tokenizer(args, template), args.train_on, vocab_size)
     with ShardWriter(output) as writer:
         counts = _encode(sources, supervisor, args.processes, writer)
         _check_counts(counts, args)
@@ -199,6 +207,12 @@ def _read_template(path: Path | None) -> str | None:
         raise UserError(
             f"{path}: not valid UTF-8 at byte {error.start}; --chat-template takes a Jinja file"
         ) from None
+
+
+def _load_tokenizer(args: argparse.Namespace, template: str | None) -> Any:
+    tokenizer = tokenizers.load_tokenizer(args.model, template)
+    tokenizers.check_template(tokenizer, args.chat_template or args.model)
+    return tokenizer
 
 
 def _open_source(path: Path) -> Source:

@@ -44,7 +44,8 @@ int run(std::string_view command, const Json& json) {
     return evaluate(json);
   }
   if (command == "export") {
-    export_model(json.at("source").as_string(), json.at("output").as_string());
+    export_model(json.at("source").as_string(), json.at("output").as_string(),
+                 static_cast<std::uint64_t>(json.at("max_shard_bytes").as_integer()));
     return kPhalanxOk;
   }
   fail("the engine has no command ", command);

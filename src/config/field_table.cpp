@@ -52,6 +52,8 @@ const std::vector<Field>& run_config_fields() {
        "how the data files are laid out; auto: seen from the keys"},
       {"data.train_on", at<&C::data, &Data::train_on>, one_of({"assistant", "last", "all"}), "--train-on",
        kFixed, "which tokens are targets of the loss"},
+      {"data.chat_template", at<&C::data, &Data::chat_template>, kAny, "--chat-template", kFixed,
+       "Jinja file in place of the tokenizer's own chat template; the trained model gets it too"},
       {"data.sequence_length", at<&C::data, &Data::sequence_length>, within(2, 1 << 24), "--sequence-length",
        kFixed, "tokens of one packed row"},
       {"data.packing", at<&C::data, &Data::packing>, kAny, "", kFixed,

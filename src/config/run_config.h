@@ -16,6 +16,7 @@ struct DataConfig {
   double validation_fraction = 0.0;
   std::string format = "auto";          // auto | messages | sharegpt | alpaca | question_answer
   std::string train_on = "assistant";   // assistant (every turn of it) | last (the last one) | all
+  std::string chat_template;            // a Jinja file in place of the tokenizer's own template
   std::int64_t sequence_length = 1024;  // tokens of one packed row
   bool packing = true;                  // several documents a row, no attention across them
   std::string on_long = "drop";         // drop | truncate | error: a sample longer than sequence_length

@@ -125,8 +125,13 @@ std::string environment_python(const std::string& program) {
   if (std::string named = variable("PHALANX_PYTHON"); !named.empty()) {
     return named;
   }
-  const fs::path beside = fs::path(program).parent_path() / "python3";
-  return fs::exists(beside) ? beside.string() : "python3";
+  for (const fs::path& python :
+       {fs::path(program).parent_path() / "python3", fs::path(PHALANX_BUILD_PYTHON)}) {
+    if (fs::exists(python)) {
+      return python;
+    }
+  }
+  return "python3";
 }
 
 std::string this_program() { return fs::read_symlink("/proc/self/exe"); }

@@ -20,7 +20,7 @@ struct Engine {
 };
 
 // The Python of the environment that `program` (a path) belongs to: PHALANX_PYTHON; else python3 beside the program; else
-// "python3", the first in the PATH.
+// the one that the program was built with; else "python3", the first in the PATH.
 std::string environment_python(const std::string& program);
 
 // Looks and compares; loads nothing. `program` is the path of an executable.

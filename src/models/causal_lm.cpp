@@ -44,6 +44,7 @@ void CausalLM::save_pretrained(const std::string& folder, const SaveOptions& opt
   SaveModelOptions how;
   how.max_shard_bytes = options.max_shard_bytes;
   how.dtype = options.dtype;
+  how.chat_template = options.chat_template;
   how.existing = options.replace ? ExistingFolder::kReplace : ExistingFolder::kRefuse;
   ThreadPool threads;
   save_model_folder(folder, spec_.config, spec_.weights, buffers_of(parameters_), &source, how, threads);

@@ -13,6 +13,7 @@ namespace phalanx {
 struct SaveOptions {
   std::uint64_t max_shard_bytes = 5'000'000'000;
   std::optional<Dtype> dtype;  // of every parameter; default: each as the source checkpoint has it
+  std::string chat_template;   // a Jinja file that takes the place of the source's, if any
   bool replace = false;        // a folder of that name; otherwise it is refused unless it is empty
 };
 

@@ -336,6 +336,7 @@ RunEnd Trainer::Impl::run() {
     const std::string folder = config.output + "/model";
     SaveOptions options;
     options.replace = true;  // an export of this very run
+    options.chat_template = config.data.chat_template;
     model.save_pretrained(folder, options);
     log_info("wrote ", folder, ", a Hugging Face model folder");
   }

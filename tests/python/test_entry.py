@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from tree import ROOT
+
 
 def phalanx(*arguments, **environment):
     kept = {name: value for name, value in os.environ.items() if name != "PHALANX_BIN"}
@@ -49,7 +51,36 @@ def test_no_program(tmp_path):
     assert "PHALANX_BIN" in done.stderr
 
 
-def test_a_misspelt_option_is_answered_at_once():
-    done = phalanx("prepare", "--modle", "x")
+@pytest.mark.parametrize(
+    ("command", "option", "meant"),
+    [
+        ("prepare", "--modle", "--model"),
+        ("plot", "--ouput=x.png", "--output"),
+        ("demo", "--ouptut", "--output"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest(command, option, meant):
+    done = phalanx(command, option, "x")
     assert done.returncode == 2
-    assert "usage: phalanx prepare" in done.stderr
+    assert f"usage: phalanx {command}" in done.stderr
+    assert f"unknown option {option.split('=')[0]}; did you mean {meant}?" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["prepare", "plot"])
+def test_a_python_without_the_libraries(command, tmp_path):
+    """-S leaves out the site-packages, where they are."""
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    arguments = {
+        "prepare": ["--model", tmp_path, "--data", tmp_path / "x", "--output", tmp_path / "out"],
+        "plot": [tmp_path],
+    }
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "phalanx", command, *arguments[command]],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "python")},
+    )
+    assert done.returncode == 2
+    assert f"phalanx {command}: error: {sys.executable} cannot import the package" in done.stderr
+    assert "-m pip install --upgrade" in done.stderr and "PHALANX_PYTHON" in done.stderr
+    assert "Traceback" not in done.stderr

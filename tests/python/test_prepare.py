@@ -223,6 +223,7 @@ def test_unchanged_input_is_a_hit_and_everything_else_a_miss(home, model, tmp_pa
     assert "torch" not in hit.stderr and "transformers" not in hit.stderr.replace(str(ROOT), "")
     assert (out / "manifest.json").stat().st_mtime_ns == before
 
+    arguments = (*arguments, "--overwrite")
     assert "up to date" not in prepare(*arguments, "--train-on", "all").stderr
     with data.open("a") as file:
         file.write('{"question": "1 + 1?", "answer": "2"}\n')

@@ -201,9 +201,9 @@ def test_the_first_bad_row_is_named_whatever_the_processes(model, tmp_path):
 TEMPLATES = {
     "none": (None, chat("user", "assistant"), ["the tokenizer has no chat template", "--chat-template"]),
     "syntax": (
-        "{% for %}",
+        "text\n{% for %}",
         chat("user", "assistant"),
-        ["FILE:1: the chat template refuses", "roles user, assistant"],
+        ["MODEL: line 2 of the chat template is no valid Jinja", "--chat-template"],
     ),
     "raises": (
         "{{ raise_exception('no tools here') }}",
@@ -260,7 +260,13 @@ def test_templates(tmp_path, case):
     model = write_chat_model(tmp_path / "model", template)
     work = tmp_path / "work"
     work.mkdir()
-    refuse(model, work, json.dumps(row) + "\n", pieces)
+    refuse(model, work, json.dumps(row) + "\n", [piece.replace("MODEL", str(model)) for piece in pieces])
+
+
+def test_a_broken_template_file_is_named_itself(model, tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text("{{ messages")
+    refuse(model, tmp_path, GOOD, [f"{template}: line 1 of the chat template"], "--chat-template", template)
 
 
 def test_a_rewriting_template_is_fine_for_single_turns(tmp_path):
@@ -302,6 +308,22 @@ def test_outputs(model, tmp_path):
     assert (foreign / "thesis.txt").read_text() == "precious"
     done = run_prepare("--model", model, "--data", data, "--output", data)
     assert f"{data}: is a file; choose a folder with --output" in done.stderr
+
+
+def test_other_prepared_data_is_replaced_only_when_told_so(model, tmp_path):
+    data, output = tmp_path / "data.jsonl", tmp_path / "out"
+    command = ("--model", model, "--data", data, "--output", output)
+    data.write_text(GOOD)
+    assert run_prepare(*command).returncode == 0
+    manifest = (output / "manifest.json").read_bytes()
+    data.write_text(GOOD * 2)
+    done = run_prepare(*command)
+    assert done.returncode == 2
+    assert f"{output}: holds prepared data of other files" in done.stderr
+    assert "(1 samples of 1 rows" in done.stderr and "--overwrite" in done.stderr
+    assert (output / "manifest.json").read_bytes() == manifest
+    assert run_prepare(*command, "--overwrite").returncode == 0
+    assert (output / "manifest.json").read_bytes() != manifest
 
 
 def test_output_without_permission(model, tmp_path, monkeypatch):

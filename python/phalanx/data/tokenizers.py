@@ -78,3 +78,18 @@ def load_tokenizer(model: Path, chat_template: str | None) -> Any:
             "convert it to a tokenizer.json"
         )
     return tokenizer
+
+
+def check_template(tokenizer: Any, origin: Path) -> None:
+    """Refuses a template that is no valid Jinja. `origin` is the file or model folder that it comes from."""
+    from jinja2 import TemplateSyntaxError
+
+    try:
+        tokenizer.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
+    except TemplateSyntaxError as error:
+        raise UserError(
+            f"{origin}: line {error.lineno} of the chat template is no valid Jinja: {error.message}; correct it, or "
+            "pass another template with --chat-template FILE"
+        ) from None
+    except Exception:  # a template may refuse this conversation; the rows show what it takes
+        return

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.__main__ import find_program
+from phalanx.arguments import Parser
 from phalanx.demo.answers import ask, count_right
 from phalanx.demo.pairs import Pair, collect_pairs
 from phalanx.demo.tiny_model import write_tiny_model
@@ -74,12 +75,11 @@ class Places:
 
 def build_parser() -> argparse.ArgumentParser:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="phalanx demo",
         description="Trains a tiny Mixture-of-Experts model on the documentation of Python's standard library, with "
         "the commands that train a large one, and lets it answer through Transformers. Takes a few minutes, no GPU.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--output",
@@ -167,8 +167,9 @@ def write_chats(path: Path, exchanges: Sequence[tuple[str, str]]) -> None:
 def train(program: Path, recipe: Path, places: Places) -> None:
     """The commands as anybody would type them."""
     model = ("--model", places.untrained)
-    call(program, "prepare", *model, "--data", places.train, "--output", places.prepared)
-    call(program, "prepare", *model, "--data", places.validation, "--output", places.prepared_validation)
+    prepare = ("prepare", *model, "--overwrite", "--data")
+    call(program, *prepare, places.train, "--output", places.prepared)
+    call(program, *prepare, places.validation, "--output", places.prepared_validation)
     call(
         program,
         "finetune",

@@ -39,6 +39,7 @@ struct SaveModelOptions {
   std::optional<Dtype>
       dtype;  // of every parameter; default: as the source stores it, in memory's dtype without a source
   WeightLayout layout = WeightLayout::kSource;
+  std::string chat_template;  // a Jinja file that takes the place of the source's, if any
   ExistingFolder existing = ExistingFolder::kRefuse;
 };
 

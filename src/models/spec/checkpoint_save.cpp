@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kCopyBytes = 4 << 20;
 constexpr const char* kConfigFile = "/config.json";
+constexpr const char* kTemplateFile = "/chat_template.jinja";
+constexpr std::uint64_t kLargestTemplate = 1 << 20;
 
 struct SavedTensor {
   PlacedElements elements;
@@ -184,10 +186,15 @@ void save_model_folder(const std::string& folder, const Json& config, const Weig
                        const SaveModelOptions& options, ThreadPool& threads) {
   const ModelWriter weights(map, parameters, source, options);
   const std::string config_json = config_text(config, source, options.dtype);
+  const std::string chat_template =
+      options.chat_template.empty() ? "" : read_text(options.chat_template, kLargestTemplate);
   AtomicDirectory output(folder, options.existing);
   weights.write(output.path(), threads);
   if (source != nullptr) {
     copy_side_files(source->folder(), output.path());
+  }
+  if (!options.chat_template.empty()) {
+    write_file_atomic(output.path() + kTemplateFile, chat_template);
   }
   write_file_atomic(output.path() + kConfigFile, config_json);
   output.commit();
