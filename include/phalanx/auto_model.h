@@ -20,7 +20,7 @@ namespace phalanx {
 
 struct LoadOptions {
   std::optional<at::ScalarType> dtype;          // of the parameters; default: the checkpoint's
-  std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm
+  std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm | phalanx
   std::optional<double> router_aux_loss_coef;   // default: what config.json asks for
 };
 

@@ -3,6 +3,7 @@
 // ops/<op>.h.
 #include "ops/adamw.h"
 #include "ops/experts.h"
+#include "ops/fused_experts.h"
 #include "ops/grouped_linear.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/load_balancing_loss.h"
@@ -31,6 +32,10 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
   m.def("_group_by_expert(Tensor indices, int num_experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("_grouped_linear(Tensor x, Tensor weight, Tensor ends, int implementation) -> Tensor");
   m.def("_grouped_linear_weight_grad(Tensor grad_y, Tensor x, Tensor ends, int implementation) -> Tensor");
+  m.def("_grouped_linear_swiglu(Tensor x, Tensor gate_up, Tensor ends) -> (Tensor, Tensor)");
+  m.def(
+      "_grouped_linear_swiglu_backward(Tensor grad_out, Tensor down, Tensor z, Tensor weights, Tensor ends, "
+      "Tensor choices, Tensor rows) -> (Tensor, Tensor, Tensor)");
   m.def("_load_balancing_backward(Tensor grad_scores, Tensor logits) -> Tensor");
   m.def("_load_balancing_statistics(Tensor logits, int top_k) -> (Tensor, Tensor)");
   m.def(
@@ -78,6 +83,22 @@ TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
   m.impl("_weigh_activation_", weigh_activation_cpu_);
 }
 
+#ifdef PHALANX_CUDA
+TORCH_LIBRARY_IMPL(phalanx, CUDA, m) {
+  m.impl("_combine_rows", combine_rows_cuda);
+  m.impl("_gather_rows", gather_rows_cuda);
+  m.impl("_group_by_expert", group_by_expert_cuda);
+  m.impl("_grouped_linear", grouped_linear_cuda);
+  m.impl("_grouped_linear_weight_grad", grouped_linear_weight_grad_cuda);
+  m.impl("_grouped_linear_swiglu", grouped_linear_swiglu_cuda);
+  m.impl("_grouped_linear_swiglu_backward", grouped_linear_swiglu_backward_cuda);
+  m.impl("_load_balancing_backward", load_balancing_backward_cuda);
+  m.impl("_load_balancing_statistics", load_balancing_statistics_cuda);
+  m.impl("_router_forward", router_forward_cuda);
+  m.impl("_router_backward", router_backward_cuda);
+}
+#endif
+
 TORCH_LIBRARY_IMPL(phalanx, Meta, m) {
   m.impl("_combine_rows", combine_rows_meta);
   m.impl("_cross_entropy_rows", cross_entropy_rows_meta);
@@ -85,6 +106,8 @@ TORCH_LIBRARY_IMPL(phalanx, Meta, m) {
   m.impl("_group_by_expert", group_by_expert_meta);
   m.impl("_grouped_linear", grouped_linear_meta);
   m.impl("_grouped_linear_weight_grad", grouped_linear_weight_grad_meta);
+  m.impl("_grouped_linear_swiglu", grouped_linear_swiglu_meta);
+  m.impl("_grouped_linear_swiglu_backward", grouped_linear_swiglu_backward_meta);
   m.impl("_load_balancing_backward", load_balancing_backward_meta);
   m.impl("_load_balancing_statistics", load_balancing_statistics_meta);
   m.impl("_qk_norm_rope_forward", qk_norm_rope_forward_meta);

@@ -97,7 +97,7 @@ const std::vector<Field>& run_config_fields() {
        one_of({"fp32", "bf16_master", "bf16_stochastic"}), "--precision", kFixed,
        "weights: fp32; bf16 with fp32 master weights; bf16 with stochastic rounding"},
       {"train.experts_implementation", at<&C::train, &Train::experts_implementation>,
-       one_of({"auto", "eager", "batched_mm", "grouped_mm"}), "", kFixed,
+       one_of({"auto", "eager", "batched_mm", "grouped_mm", "phalanx"}), "", kFixed,
        "how the experts are computed; the same result each way"},
       {"train.router_aux_loss_coef", at<&C::train, &Train::router_aux_loss_coef>, within(0, 100), "", kFixed,
        "weight of the load-balancing loss; default: what the model's config.json asks for"},

@@ -45,7 +45,7 @@ struct TrainConfig {
   std::int64_t accumulation = 1;          // micro-batches of one optimizer step
   std::uint64_t seed = 0;
   std::string precision = "fp32";               // fp32 | bf16_master | bf16_stochastic
-  std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm
+  std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm | phalanx
   std::optional<double> router_aux_loss_coef;   // default: what config.json asks for
   std::optional<std::int64_t> threads;
 };

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "ops/block.h"
+#include "ops/fused_experts.h"
 #include "ops/grouped_linear.h"
 #include "ops/operator.h"
 #include "ops/swiglu.h"
@@ -58,6 +59,32 @@ class Experts final : public Block {
   ExpertsImplementation implementation_;
 };
 
+// Gradients on the other side of the down projection and the activation.
+struct DownGrads {
+  at::Tensor z;                               // [R, 2I]
+  at::Tensor weighted_activation;             // [R, I], where it is needed
+  at::Tensor weights;                         // [T, K], where it is needed
+  std::optional<at::Tensor> missing_weights;  // what `z` is still to be multiplied by
+};
+
+DownGrads through_down(const at::Tensor& upstream, const at::Tensor& z, const at::Tensor& weights,
+                       const ExpertGroups& groups, const at::Tensor& down, const ExpertsNeeds& needs,
+                       ExpertsImplementation implementation) {
+  if (implementation == ExpertsImplementation::kPhalanx) {
+    const SwigluLinearGrads grads = grouped_linear_swiglu_backward(upstream, down, z, weights, groups);
+    return {grads.z, grads.weighted_activation, grads.weights, std::nullopt};
+  }
+  // The weight of a row is left out of the gradient of z and applied where rows are copied or summed anyway.
+  const at::Tensor grad_activation =
+      grouped_linear(upstream, down.transpose(1, 2), groups.ends, implementation);  // [R, I]
+  auto [grad_z, activation] = swiglu_backward(grad_activation, z, needs.weights || needs.down);
+  at::Tensor grad_weights;
+  if (activation.defined()) {
+    grad_weights = weigh_activation_(activation, grad_activation, weights, groups.choices);
+  }
+  return {grad_z, activation, grad_weights, weights};
+}
+
 }  // namespace
 
 at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& weights,
@@ -71,10 +98,16 @@ at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Ten
 ExpertsForward experts_forward(const at::Tensor& x, const at::Tensor& weights, const ExpertGroups& groups,
                                const ExpertWeights& experts, const std::optional<at::Tensor>& residual,
                                ExpertsImplementation implementation) {
-  const at::Tensor gathered = gather_rows(x, groups.choices, weights.size(1), std::nullopt);  // [R, H]
-  const at::Tensor z = grouped_linear(gathered, experts.gate_up, groups.ends, implementation);
-  const at::Tensor y =
-      grouped_linear(swiglu_forward(z), experts.down, groups.ends, implementation);  // [R, H]
+  at::Tensor gathered = gather_rows(x, groups.choices, weights.size(1), std::nullopt);  // [R, H]
+  at::Tensor z, activation;                                                             // [R, 2I], [R, I]
+  if (implementation == ExpertsImplementation::kPhalanx) {
+    std::tie(z, activation) = grouped_linear_swiglu(gathered, experts.gate_up, groups.ends);
+  } else {
+    z = grouped_linear(gathered, experts.gate_up, groups.ends, implementation);
+    activation = swiglu_forward(z);
+  }
+  gathered.reset();
+  const at::Tensor y = grouped_linear(activation, experts.down, groups.ends, implementation);  // [R, H]
   return {combine_rows(y, groups.rows, weights, residual), z};
 }
 
@@ -90,25 +123,22 @@ ExpertsGrads experts_backward(const at::Tensor& grad_out, const at::Tensor& x, c
     }
     return grads;
   }
-  // The weight of a row is left out of its gradients and applied where rows are copied or summed anyway.
-  const at::Tensor upstream = gather_rows(grad_out, groups.choices, top_k, std::nullopt);  // [R, H]
-  const at::Tensor grad_activation =
-      grouped_linear(upstream, experts.down.transpose(1, 2), groups.ends, implementation);  // [R, I]
-  const auto [grad_z, activation] = swiglu_backward(grad_activation, z, needs.weights || needs.down);
-  if (activation.defined()) {
-    grads.weights = weigh_activation_(activation, grad_activation, weights, groups.choices);
-  }
+  at::Tensor upstream = gather_rows(grad_out, groups.choices, top_k, std::nullopt);  // [R, H]
+  DownGrads down = through_down(upstream, z, weights, groups, experts.down, needs, implementation);
+  grads.weights = down.weights;
   if (needs.down) {
-    grads.down = grouped_linear_weight_grad(upstream, activation, groups.ends, implementation);
+    grads.down = grouped_linear_weight_grad(upstream, down.weighted_activation, groups.ends, implementation);
   }
+  upstream.reset();  // each of these tensors is half a gigabyte in a large model
+  down.weighted_activation.reset();
   if (needs.gate_up) {
-    const at::Tensor weighted = gather_rows(x, groups.choices, top_k, weights);  // [R, H]
-    grads.gate_up = grouped_linear_weight_grad(grad_z, weighted, groups.ends, implementation);
+    const at::Tensor rows = gather_rows(x, groups.choices, top_k, down.missing_weights);  // [R, H]
+    grads.gate_up = grouped_linear_weight_grad(down.z, rows, groups.ends, implementation);
   }
   if (needs.x) {
     const at::Tensor grad_rows =
-        grouped_linear(grad_z, experts.gate_up.transpose(1, 2), groups.ends, implementation);  // [R, H]
-    grads.x = combine_rows(grad_rows, groups.rows, weights, std::nullopt);
+        grouped_linear(down.z, experts.gate_up.transpose(1, 2), groups.ends, implementation);  // [R, H]
+    grads.x = combine_rows(grad_rows, groups.rows, down.missing_weights, std::nullopt);
   }
   return grads;
 }

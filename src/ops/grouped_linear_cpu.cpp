@@ -1,10 +1,10 @@
 #include "core/error.h"
 #include "ops/aten_compat.h"
 #include "ops/grouped_linear.h"
+#include "ops/grouped_linear_host.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/mm_ops.h>
 
 #include <algorithm>
@@ -15,21 +15,7 @@ namespace phalanx {
 namespace {
 
 // A range [begin, end) of one expert: rows, or of grad_weight the longer side of its matrix.
-struct Tile {
-  std::int64_t expert, begin, end;
-};
-
-// The experts' rows as [begin, end), from the ends on the host.
-std::vector<Tile> groups_of(const at::Tensor& ends) {
-  const auto* end = ends.const_data_ptr<std::int32_t>();
-  std::vector<Tile> groups;
-  std::int64_t begin = 0;
-  for (std::int64_t expert = 0; expert < ends.numel(); ++expert) {
-    groups.push_back({expert, begin, end[expert]});
-    begin = end[expert];
-  }
-  return groups;
-}
+using Tile = ExpertRange;
 
 void append_tiles(std::vector<Tile>& tiles, Tile whole, std::int64_t tile_rows) {
   for (std::int64_t begin = whole.begin; begin < whole.end; begin += tile_rows) {
@@ -54,7 +40,7 @@ void run_tiles(const std::vector<Tile>& tiles, const Run& run) {
 at::Tensor eager_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends) {
   constexpr std::int64_t kTileRows = 256;
   std::vector<Tile> tiles;
-  for (const Tile& group : groups_of(ends)) {
+  for (const Tile& group : expert_ranges(ends)) {
     append_tiles(tiles, group, kTileRows);
   }
   at::Tensor y = x.new_empty({x.size(0), weight.size(1)});
@@ -68,7 +54,7 @@ at::Tensor eager_linear(const at::Tensor& x, const at::Tensor& weight, const at:
 
 at::Tensor eager_weight_grad(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& ends) {
   constexpr std::int64_t kTileWidth = 128;
-  const std::vector<Tile> groups = groups_of(ends);
+  const std::vector<Tile> groups = expert_ranges(ends);
   const std::int64_t longer = grad_y.size(1) >= x.size(1) ? 0 : 1;  // dimension of the matrix that is cut
   at::Tensor grad = x.new_empty({ends.numel(), grad_y.size(1), x.size(1)});
   std::vector<Tile> tiles;
@@ -88,39 +74,6 @@ at::Tensor eager_weight_grad(const at::Tensor& grad_y, const at::Tensor& x, cons
     at::_ops::mm_out::call(left.t(), right, out);
   });
   return grad;
-}
-
-// Copies between the sorted rows [R, M] and the padded [E, longest, M] whose other rows are zero.
-at::Tensor pad(const at::Tensor& x, const std::vector<Tile>& groups) {
-  std::int64_t longest = 0;
-  for (const Tile& group : groups) {
-    longest = std::max(longest, group.end - group.begin);
-  }
-  at::Tensor padded = x.new_zeros({static_cast<std::int64_t>(groups.size()), longest, x.size(1)});
-  for (const Tile& group : groups) {
-    const std::int64_t count = group.end - group.begin;
-    padded.select(0, group.expert).narrow(0, 0, count).copy_(x.narrow(0, group.begin, count));
-  }
-  return padded;
-}
-
-at::Tensor unpad(const at::Tensor& padded, const std::vector<Tile>& groups) {
-  at::Tensor y = padded.new_empty({groups.back().end, padded.size(2)});
-  for (const Tile& group : groups) {
-    const std::int64_t count = group.end - group.begin;
-    y.narrow(0, group.begin, count).copy_(padded.select(0, group.expert).narrow(0, 0, count));
-  }
-  return y;
-}
-
-at::Tensor batched_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends) {
-  const std::vector<Tile> groups = groups_of(ends);
-  return unpad(at::_ops::bmm::call(pad(x, groups), weight.transpose(1, 2)), groups);
-}
-
-at::Tensor batched_weight_grad(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& ends) {
-  const std::vector<Tile> groups = groups_of(ends);
-  return at::_ops::bmm::call(pad(grad_y, groups).transpose(1, 2), pad(x, groups));
 }
 
 at::Tensor grouped_mm_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& ends) {
@@ -144,6 +97,7 @@ Implementation find_implementation(std::int64_t number) {
       return {batched_linear, batched_weight_grad};
     case ExpertsImplementation::kGroupedMm:
       return {grouped_mm_linear, grouped_mm_weight_grad};
+    case ExpertsImplementation::kPhalanx:
     case ExpertsImplementation::kAuto:
       break;
   }

@@ -27,8 +27,11 @@ std::tuple<at::Tensor, at::Tensor> load_balancing_statistics_cpu(const at::Tenso
                                                                  std::int64_t top_k);
 std::tuple<at::Tensor, at::Tensor> load_balancing_statistics_meta(const at::Tensor& logits,
                                                                   std::int64_t top_k);
+std::tuple<at::Tensor, at::Tensor> load_balancing_statistics_cuda(const at::Tensor& logits,
+                                                                  std::int64_t top_k);
 at::Tensor load_balancing_backward_cpu(const at::Tensor& grad_scores, const at::Tensor& logits);
 at::Tensor load_balancing_backward_meta(const at::Tensor& grad_scores, const at::Tensor& logits);
+at::Tensor load_balancing_backward_cuda(const at::Tensor& grad_scores, const at::Tensor& logits);
 
 // The same in plain ATen operations, differentiable by torch's own autograd: the oracle of the tests.
 at::Tensor load_balancing_loss_reference(const Tensors& router_logits, std::int64_t top_k);

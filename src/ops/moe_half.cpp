@@ -33,8 +33,11 @@ void check_arguments(const at::Tensor& x, const MoeWeights& weights, const Route
   check("down", weights.experts.down, {experts, hidden, width});
 }
 
-// As one group of rows, because the sum of a plain product over the tokens is cut by the number of threads.
+// On the CPU as one group of rows, because the sum of a plain product over the tokens is cut by the number of threads.
 at::Tensor router_weight_grad(const at::Tensor& grad_logits, const at::Tensor& n) {
+  if (!n.is_cpu()) {
+    return grad_logits.t().mm(n);
+  }
   const at::Tensor ends = at::full({1}, n.size(0), n.options().dtype(at::kInt));
   return grouped_linear_weight_grad(grad_logits, n, ends, ExpertsImplementation::kEager).squeeze(0);
 }

@@ -37,14 +37,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_cpu(c
                                                                                std::int64_t num_experts);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_meta(const at::Tensor& indices,
                                                                                 std::int64_t num_experts);
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_cuda(const at::Tensor& indices,
+                                                                                std::int64_t num_experts);
 at::Tensor gather_rows_cpu(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
                            const std::optional<at::Tensor>& weights);
 at::Tensor gather_rows_meta(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+                            const std::optional<at::Tensor>& weights);
+at::Tensor gather_rows_cuda(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
                             const std::optional<at::Tensor>& weights);
 at::Tensor combine_rows_cpu(const at::Tensor& values, const at::Tensor& rows,
                             const std::optional<at::Tensor>& weights,
                             const std::optional<at::Tensor>& residual);
 at::Tensor combine_rows_meta(const at::Tensor& values, const at::Tensor& rows,
+                             const std::optional<at::Tensor>& weights,
+                             const std::optional<at::Tensor>& residual);
+at::Tensor combine_rows_cuda(const at::Tensor& values, const at::Tensor& rows,
                              const std::optional<at::Tensor>& weights,
                              const std::optional<at::Tensor>& residual);
 

@@ -39,10 +39,17 @@ std::tuple<at::Tensor, at::Tensor> router_forward_meta(const at::Tensor& logits,
                                                        const std::optional<at::Tensor>& replay_indices,
                                                        std::int64_t top_k, std::int64_t score, bool normalize,
                                                        double scale);
+std::tuple<at::Tensor, at::Tensor> router_forward_cuda(const at::Tensor& logits,
+                                                       const std::optional<at::Tensor>& replay_indices,
+                                                       std::int64_t top_k, std::int64_t score, bool normalize,
+                                                       double scale);
 at::Tensor router_backward_cpu(const at::Tensor& grad_weights, const std::optional<at::Tensor>& grad_logits,
                                const at::Tensor& logits, const at::Tensor& indices, std::int64_t score,
                                bool normalize, double scale);
 at::Tensor router_backward_meta(const at::Tensor& grad_weights, const std::optional<at::Tensor>& grad_logits,
+                                const at::Tensor& logits, const at::Tensor& indices, std::int64_t score,
+                                bool normalize, double scale);
+at::Tensor router_backward_cuda(const at::Tensor& grad_weights, const std::optional<at::Tensor>& grad_logits,
                                 const at::Tensor& logits, const at::Tensor& indices, std::int64_t score,
                                 bool normalize, double scale);
 

@@ -36,7 +36,7 @@ struct RouterSpec {
   double scale = 1.0;      // routed scaling factor, after the normalisation
 };
 
-enum class ExpertsImplementation { kAuto, kEager, kBatchedMm, kGroupedMm };
+enum class ExpertsImplementation { kAuto, kEager, kBatchedMm, kGroupedMm, kPhalanx };
 const char* experts_implementation_name(ExpertsImplementation implementation);
 ExpertsImplementation experts_implementation_from_name(const std::string& name);  // throws ConfigError
 
