@@ -5,9 +5,10 @@ import torch
 from batches import make_batch
 from engine import load_engine, relative_error
 from engine import run as run_engine
-from families import FAMILIES, cases
 from oracle import crowd_experts, model_with_margin
 from oracle import run as run_oracle
+
+from families import FAMILIES, cases
 
 load_engine()
 

@@ -14,9 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig
 
 from chat_data import write_chat_model
-
-WORDS = ["red", "green", "blue", "round", "square", "heavy", "light", "old"]
-WORDS += ["new", "warm", "cold", "deep", "thin", "loud", "wet"]
+from finetune_run import checkpoint, finetune, finetune_command, losses, metrics, write_chats
 
 
 @pytest.fixture(scope="session")
@@ -43,18 +41,6 @@ def model(tmp_path_factory):
     return folder
 
 
-def write_chats(path, count):
-    rows = [
-        {
-            "question": f"What is {WORDS[i % 15]} and {WORDS[i * 7 % 15]} {i}?",
-            "answer": f"{WORDS[i * 4 % 15]} {i * 3}",
-        }
-        for i in range(count)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture(scope="session")
 def data(model, tmp_path_factory):
     """Forty chats, prepared."""
@@ -64,38 +50,6 @@ def data(model, tmp_path_factory):
         ["phalanx", "prepare", "--model", model, "--data", chats, "--output", folder / "tokens"], check=True
     )
     return folder / "tokens"
-
-
-def finetune_command(model, data, output, **fields):
-    defaults = {
-        "data.sequence_length": 64,
-        "optimizer.learning_rate": 0.003,
-        "train.max_steps": 12,
-        "checkpoint.every_steps": 5,
-        "checkpoint.keep_last": 10,
-        "train.threads": 2,
-    }
-    fields = {**defaults, **{name.replace("__", "."): value for name, value in fields.items()}}
-    sets = [part for name, value in fields.items() for part in ("--set", f"{name}={json.dumps(value)}")]
-    return ["phalanx", "finetune", "--model", model, "--data", data, "--output", output, *sets]
-
-
-def finetune(model, data, output, expected=0, **fields):
-    run = subprocess.run(finetune_command(model, data, output, **fields), capture_output=True, text=True)
-    assert run.returncode == expected, run.stdout + run.stderr
-    return run
-
-
-def metrics(output):
-    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-
-
-def losses(output):
-    return {line["step"]: line["loss"] for line in metrics(output) if "loss" in line}
-
-
-def checkpoint(output, step):
-    return output / "checkpoints" / f"step-{step:08d}"
 
 
 def test_learns_and_exports_for_transformers(model, data, tmp_path):

@@ -64,6 +64,20 @@ TEST(ModelSpec, ErrorsNameFileFieldValueAndRule) {
             "M/config.json: num_key_value_heads is 5; it must divide num_attention_heads = 32");
 }
 
+// Sizes as published: 46.7 billion parameters, 12.9 of them active.
+TEST(ModelSpec, MixtralOf8Times7BillionParameters) {
+  const ModelSpec spec = make_model_spec(Json::parse(R"({"model_type": "mixtral"})", ""), "config.json");
+  EXPECT_EQ(spec.num_parameters(), 46702792704);
+  EXPECT_NEAR(static_cast<double>(spec.num_active_parameters()), 12.9e9, 0.05e9);
+  EXPECT_TRUE(spec.layers.front().feed_forward.router->normalize);
+  EXPECT_FALSE(spec.layers.front().attention.sliding_window.has_value());
+  const Json noisy = Json::parse(R"({"model_type": "mixtral", "router_jitter_noise": 0.1})", "");
+  EXPECT_EQ(
+      error_of(noisy),
+      "M/config.json: router_jitter_noise is 0.1; training runs without noise on the router's input; set it "
+      "to 0, as released models have it");
+}
+
 TEST(ModelSpec, UnknownFamilyNamesTheNearest) {
   Json config = qwen3_30b();
   config.set("model_type", "qwen3_mo");

@@ -58,30 +58,7 @@ void add_feed_forward(const FeedForwardSpec& feed_forward, std::int64_t hidden, 
   list.matrix(prefix + "gate.weight", {experts, hidden});
 }
 
-std::optional<Dtype> read_dtype(const ConfigReader& config) {
-  const std::string name = config.text("dtype", config.text("torch_dtype", ""));
-  if (name == "bfloat16") return Dtype::kBF16;
-  if (name == "float16") return Dtype::kF16;
-  if (name == "float32") return Dtype::kF32;
-  return std::nullopt;
-}
-
 }  // namespace
-
-void read_common(const ConfigReader& config, const CommonDefaults& defaults, ModelSpec& spec) {
-  spec.family = config.text("model_type", "");
-  spec.vocab_size = config.integer({"vocab_size"}, defaults.vocab_size, 1, 1 << 24);
-  spec.hidden_size = config.integer({"hidden_size"}, defaults.hidden_size, 1, 1 << 20);
-  spec.max_positions = config.integer({"max_position_embeddings"}, defaults.max_positions, 1, 1 << 30);
-  spec.norm_eps = config.number("rms_norm_eps", 1e-6, 0.0, 1.0);
-  spec.initializer_range = config.number("initializer_range", 0.02, 0.0, 10.0);
-  spec.tied_head = config.boolean("tie_word_embeddings", false);
-  if (config.boolean("output_router_logits", false)) {
-    spec.router_aux_loss_coef = config.number("router_aux_loss_coef", 0.001, 0.0, 1e6);
-  }
-  spec.dtype = read_dtype(config);
-  spec.config = config.json();
-}
 
 std::vector<ParameterSpec> decoder_parameters(const ModelSpec& spec) {
   ParameterList list;

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "core/suggest.h"
+#include "models/spec/decoder_parameters.h"
 #include "models/spec/registry.h"
 
 #include <algorithm>
@@ -80,6 +81,8 @@ ModelSpec make_model_spec(const Json& config, const std::string& where) {
   }
   ModelSpec spec = family->make_spec(reader);
   spec.architecture = family->architecture;
+  spec.parameters = decoder_parameters(spec);
+  spec.weights = family->make_weights(spec);
   return spec;
 }
 

@@ -1,12 +1,18 @@
 #include "models/spec/registry.h"
 
-#include "models/spec/qwen3_moe.h"
+#include "models/spec/decoder_weights.h"
 
 namespace phalanx {
 
+// Each is defined in the file of its name; decoder_weights serves every family whose checkpoints have the usual names.
+ModelSpec mixtral_spec(const ConfigReader& config);
+WeightMap mixtral_weights(const ModelSpec& spec);
+ModelSpec qwen3_moe_spec(const ConfigReader& config);
+
 const std::vector<ModelFamily>& model_families() {
   static const std::vector<ModelFamily> kFamilies = {
-      {"qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_spec},
+      {"mixtral", "MixtralForCausalLM", mixtral_spec, mixtral_weights},
+      {"qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_spec, decoder_weights},
   };
   return kFamilies;
 }

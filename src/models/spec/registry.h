@@ -1,4 +1,4 @@
-// The families that are built: one line each in registry.cpp.
+// The families that are built, listed in registry.cpp.
 #pragma once
 #include "models/spec/config_reader.h"
 #include "models/spec/model_spec.h"
@@ -9,9 +9,10 @@
 namespace phalanx {
 
 struct ModelFamily {
-  const char* model_type;    // of config.json
-  const char* architecture;  // Transformers' class
-  ModelSpec (*make_spec)(const ConfigReader&);
+  const char* model_type;                       // of config.json
+  const char* architecture;                     // Transformers' class
+  ModelSpec (*make_spec)(const ConfigReader&);  // all but parameters and weights
+  WeightMap (*make_weights)(const ModelSpec&);
 };
 
 const std::vector<ModelFamily>& model_families();

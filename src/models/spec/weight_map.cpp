@@ -6,13 +6,21 @@
 namespace phalanx {
 namespace {
 
-WeightForm whole(const ParameterSpec& parameter) {
-  return {{Placement{parameter.name, parameter.shape, parameter.name, 0, false}}};
+WeightForm whole(const ParameterSpec& parameter, const std::string& on_disk) {
+  return {{Placement{on_disk, parameter.shape, parameter.name, 0, false}}};
 }
+
+WeightForm whole(const ParameterSpec& parameter) { return whole(parameter, parameter.name); }
 
 }  // namespace
 
 WeightRule same_name(const ParameterSpec& parameter) { return {parameter.name, {whole(parameter)}}; }
+
+WeightRule renamed(const ParameterSpec& parameter, const std::string& on_disk) {
+  return on_disk == parameter.name
+             ? same_name(parameter)
+             : WeightRule{parameter.name, {whole(parameter, on_disk), whole(parameter)}};
+}
 
 WeightRule stacked_experts(const ParameterSpec& parameter, const std::string& prefix,
                            const std::vector<std::string>& suffixes) {

@@ -42,6 +42,8 @@ struct WeightMap {
 // Builders that the families' weight maps are written with.
 struct ParameterSpec;
 WeightRule same_name(const ParameterSpec& parameter);
+// Under `on_disk`; or under the parameter's own name.
+WeightRule renamed(const ParameterSpec& parameter, const std::string& on_disk);
 // Experts one by one on disk: `prefix`E`.gate`, `.up` (rows stacked, gate first) -> [E, 2I, H]; `.down` ->
 // [E, H, I]; or merged under the parameter's own name.
 WeightRule stacked_experts(const ParameterSpec& parameter, const std::string& prefix,

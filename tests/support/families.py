@@ -1,44 +1,66 @@
-"""Tiny random configurations of every family, for the common suite. A new family adds its list here.
+"""Tiny random configurations of every family, for the common suite. A new family adds what is particular to it here.
 
 Each case is a name, keyword arguments of the family's Transformers config, and a kind of batch (see `batches.py`).
 """
 
-from transformers import Qwen3MoeConfig
+from transformers import MixtralConfig, Qwen3MoeConfig
 
-QWEN3_MOE_BASE = dict(
+# Fields that every family has.
+COMMON_BASE = dict(
     vocab_size=97,
     hidden_size=48,
-    intermediate_size=56,
-    moe_intermediate_size=24,
     num_hidden_layers=2,
     num_attention_heads=4,
     num_key_value_heads=2,
-    head_dim=16,
-    num_experts=6,
     num_experts_per_tok=2,
-    norm_topk_prob=True,
     max_position_embeddings=64,
     initializer_range=0.15,
 )
 
-QWEN3_MOE_CASES = [
+# What every family must get right.
+COMMON_CASES = [
     ("plain", {}, "rows"),
     ("multi-head", dict(num_key_value_heads=4), "rows"),
-    ("multi-query", dict(num_key_value_heads=1, num_attention_heads=6, head_dim=8), "rows"),
-    ("top-1", dict(num_experts_per_tok=1, norm_topk_prob=False), "rows"),
-    ("top-8 of 8", dict(num_experts=8, num_experts_per_tok=8), "rows"),
-    ("odd sizes", dict(hidden_size=44, moe_intermediate_size=20, num_experts=5, head_dim=10, vocab_size=101), "rows"),
+    ("multi-query", dict(num_key_value_heads=1), "rows"),
+    ("every expert", dict(num_experts_per_tok=6), "rows"),
     ("tied head", dict(tie_word_embeddings=True), "rows"),
-    ("no renormalisation", dict(norm_topk_prob=False, num_experts_per_tok=3), "rows"),
+    ("large epsilon", dict(rms_norm_eps=0.1), "rows"),
     ("auxiliary loss", dict(output_router_logits=True, router_aux_loss_coef=0.5), "rows"),
     ("auxiliary loss, right padding", dict(output_router_logits=True, router_aux_loss_coef=0.5), "right padding"),
-    ("dense layers", dict(num_hidden_layers=4, mlp_only_layers=[1], decoder_sparse_step=1), "rows"),
-    ("every second layer sparse", dict(num_hidden_layers=4, decoder_sparse_step=2), "rows"),
     ("left padding", {}, "left padding"),
     ("packed documents", dict(num_experts_per_tok=3), "packed"),
     ("packed documents, auxiliary loss", dict(output_router_logits=True, router_aux_loss_coef=0.3), "packed"),
     ("one token", {}, "one token"),
-    ("crowded and idle experts", dict(num_experts=7), "rows"),
+    ("crowded and idle experts", {}, "rows"),
+]  # fmt: skip
+
+MIXTRAL_BASE = dict(COMMON_BASE, intermediate_size=24, num_local_experts=6)
+
+MIXTRAL_CASES = [
+    ("odd sizes", dict(hidden_size=44, intermediate_size=20, num_local_experts=5, vocab_size=101,
+                       num_attention_heads=2), "rows"),
+    ("head size of its own", dict(head_dim=20), "rows"),
+    ("sliding window", dict(sliding_window=5), "rows"),
+    ("rope theta", dict(rope_parameters=dict(rope_type="default", rope_theta=100.0)), "rows"),
+]  # fmt: skip
+
+QWEN3_MOE_BASE = dict(
+    COMMON_BASE,
+    intermediate_size=56,
+    moe_intermediate_size=24,
+    head_dim=16,
+    num_experts=6,
+    norm_topk_prob=True,
+)
+
+QWEN3_MOE_CASES = [
+    ("many query heads", dict(num_key_value_heads=1, num_attention_heads=6, head_dim=8), "rows"),
+    ("top-1", dict(num_experts_per_tok=1, norm_topk_prob=False), "rows"),
+    ("top-8 of 8", dict(num_experts=8, num_experts_per_tok=8), "rows"),
+    ("odd sizes", dict(hidden_size=44, moe_intermediate_size=20, num_experts=5, head_dim=10, vocab_size=101), "rows"),
+    ("no renormalisation", dict(norm_topk_prob=False, num_experts_per_tok=3), "rows"),
+    ("dense layers", dict(num_hidden_layers=4, mlp_only_layers=[1], decoder_sparse_step=1), "rows"),
+    ("every second layer sparse", dict(num_hidden_layers=4, decoder_sparse_step=2), "rows"),
     ("sliding window", dict(use_sliding_window=True, sliding_window=5), "rows"),
     ("attention bias", dict(attention_bias=True), "rows"),
     ("yarn", dict(rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0,
@@ -50,6 +72,7 @@ QWEN3_MOE_CASES = [
 ]  # fmt: skip
 
 FAMILIES = {
+    "mixtral": (MixtralConfig, MIXTRAL_BASE, MIXTRAL_CASES),
     "qwen3_moe": (Qwen3MoeConfig, QWEN3_MOE_BASE, QWEN3_MOE_CASES),
 }
 
@@ -57,5 +80,5 @@ FAMILIES = {
 def cases():
     """(family, name, config, kind of batch) of every family."""
     for family, (config_class, base, family_cases) in FAMILIES.items():
-        for name, changes, batch in family_cases:
+        for name, changes, batch in COMMON_CASES + family_cases:
             yield family, name, config_class(**{**base, **changes}), batch

@@ -1,0 +1,28 @@
+"""What Transformers writes for each family comes back byte for byte, in the released and in the merged layout."""
+
+import pytest
+import torch
+from engine import load_engine
+from oracle import random_model
+from safetensors import safe_open
+
+from families import FAMILIES
+
+load_engine()
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("layout", ["released", "merged"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_comes_back_byte_for_byte(family, layout, tied, tmp_path):
+    config_class, base, _ = FAMILIES[family]
+    model = random_model(config_class(**base, tie_word_embeddings=tied), 0).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "in", save_original_format=layout == "released")
+    with safe_open(tmp_path / "in" / "model.safetensors", "pt") as stored:
+        merged = [name for name in stored if name.endswith("experts.gate_up_proj")]
+    assert bool(merged) == (layout == "merged")
+    torch.classes.phalanx.CausalLM(str(tmp_path / "in"), "auto").save_pretrained(str(tmp_path / "out"))
+    files = sorted(path.name for path in (tmp_path / "in").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "out").iterdir())
+    for name in files:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "in" / name).read_bytes(), name
