@@ -22,9 +22,12 @@ struct LoadOptions {
   std::optional<at::ScalarType> dtype;          // of the parameters; default: the checkpoint's
   std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm | phalanx
   std::optional<double> router_aux_loss_coef;   // default: what config.json asks for
+  at::Device device = at::kCPU;                 // where the parameters live and the model computes
+  bool read_weights = true;  // false: uninitialised, `model` need hold no more than a config.json
 };
 
 struct CausalLMInput {
+  // Tokens and labels may be on the CPU, whatever the device: no host waits for a GPU then.
   at::Tensor tokens;       // [T] int64
   at::Tensor labels = {};  // [T] int64, already shifted: the token to predict at each position, or -100
   std::vector<std::int64_t> lengths = {};  // of the documents, sum T; empty: one document

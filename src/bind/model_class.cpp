@@ -19,9 +19,9 @@ std::optional<at::ScalarType> dtype_from_text(const std::string& name) {
 
 struct PythonCausalLM : torch::CustomClassHolder {
   PythonCausalLM(const std::string& model, const std::string& dtype, const std::string& experts,
-                 std::optional<double> aux_loss_coef)
-      : model(
-            AutoModelForCausalLM::from_pretrained(model, {dtype_from_text(dtype), experts, aux_loss_coef})) {}
+                 std::optional<double> aux_loss_coef, at::Device device, bool read_weights)
+      : model(AutoModelForCausalLM::from_pretrained(
+            model, {dtype_from_text(dtype), experts, aux_loss_coef, device, read_weights})) {}
 
   c10::Dict<std::string, at::Tensor> parameters() {
     c10::Dict<std::string, at::Tensor> result;
@@ -62,9 +62,10 @@ struct PythonCausalLM : torch::CustomClassHolder {
 
 TORCH_LIBRARY_FRAGMENT(phalanx, m) {
   m.class_<PythonCausalLM>("CausalLM")
-      .def(torch::init<std::string, std::string, std::string, std::optional<double>>(), "",
+      .def(torch::init<std::string, std::string, std::string, std::optional<double>, at::Device, bool>(), "",
            {torch::arg("model"), torch::arg("dtype") = "auto", torch::arg("experts_implementation") = "auto",
-            torch::arg("router_aux_loss_coef") = torch::arg::none()})
+            torch::arg("router_aux_loss_coef") = torch::arg::none(),
+            torch::arg("device") = at::Device(at::kCPU), torch::arg("read_weights") = true})
       .def("parameters", &PythonCausalLM::parameters)
       .def("forward", &PythonCausalLM::forward, "",
            {torch::arg("tokens"), torch::arg("labels") = torch::arg::none(),

@@ -46,7 +46,9 @@ struct TrainConfig {
   std::uint64_t seed = 0;
   std::string precision = "fp32";               // fp32 | bf16_master | bf16_stochastic
   std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm | phalanx
-  std::optional<double> router_aux_loss_coef;   // default: what config.json asks for
+  std::string device = "auto";                  // auto (a GPU if there is one) | cpu | cuda
+  bool deterministic = false;  // the same bits in every run on a GPU too; the CPU is always so
+  std::optional<double> router_aux_loss_coef;  // default: what config.json asks for
   std::optional<std::int64_t> threads;
 };
 

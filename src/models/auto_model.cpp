@@ -20,7 +20,8 @@ AutoModelForCausalLM& AutoModelForCausalLM::operator=(AutoModelForCausalLM&&) no
 
 AutoModelForCausalLM AutoModelForCausalLM::from_pretrained(const std::string& model,
                                                            const LoadOptions& options) {
-  CausalLM loaded = CausalLM::from_pretrained(model, options.dtype);
+  CausalLM loaded = options.read_weights ? CausalLM::from_pretrained(model, options.dtype, options.device)
+                                         : CausalLM::without_weights(model, options.dtype, options.device);
   const double coefficient = options.router_aux_loss_coef.value_or(loaded.spec().router_aux_loss_coef);
   return AutoModelForCausalLM(std::make_unique<Impl>(Impl{
       std::move(loaded), experts_implementation_from_name(options.experts_implementation), coefficient}));
@@ -30,9 +31,10 @@ CausalLMOutput AutoModelForCausalLM::forward(const CausalLMInput& input) const {
   const ModelSpec& spec = impl_->model.spec();
   const ParameterSet& parameters = impl_->model.parameters();
   SequenceLayout layout = layout_from_lengths(
-      input.lengths.empty() ? std::vector<std::int64_t>{input.tokens.numel()} : input.lengths);
+      input.lengths.empty() ? std::vector<std::int64_t>{input.tokens.numel()} : input.lengths,
+      parameters.device());
   if (input.position_ids.defined()) {
-    layout.position_ids = input.position_ids;
+    layout.position_ids = input.position_ids.to(parameters.device());
   }
   CausalLMOutput output;
   if (!input.labels.defined()) {

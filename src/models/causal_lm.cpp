@@ -22,20 +22,25 @@ std::vector<ParameterBuffer> buffers_of(const ParameterSet& parameters) {
 
 }  // namespace
 
-CausalLM CausalLM::from_pretrained(const std::string& model, std::optional<at::ScalarType> dtype) {
+CausalLM CausalLM::from_pretrained(const std::string& model, std::optional<at::ScalarType> dtype,
+                                   at::Device device) {
   CausalLM result = without_weights(model, dtype);
   const HfCheckpoint checkpoint(result.source_);
   ThreadPool threads;
   load_parameters(result.spec_.weights, checkpoint, buffers_of(result.parameters_), threads);
+  if (!device.is_cpu()) {
+    result.parameters_ = result.parameters_.to(result.parameters_.dtype(), device);
+  }
   return result;
 }
 
-CausalLM CausalLM::without_weights(const std::string& model, std::optional<at::ScalarType> dtype) {
+CausalLM CausalLM::without_weights(const std::string& model, std::optional<at::ScalarType> dtype,
+                                   at::Device device) {
   CausalLM result;
   result.source_ = resolve_model(model);
   result.spec_ = load_model_spec(result.source_);
   const at::ScalarType stored = to_scalar_type(result.spec_.dtype.value_or(Dtype::kF32));
-  result.parameters_ = ParameterSet(result.spec_, dtype.value_or(stored), at::kCPU);
+  result.parameters_ = ParameterSet(result.spec_, dtype.value_or(stored), device);
   return result;
 }
 
@@ -47,7 +52,9 @@ void CausalLM::save_pretrained(const std::string& folder, const SaveOptions& opt
   how.chat_template = options.chat_template;
   how.existing = options.replace ? ExistingFolder::kReplace : ExistingFolder::kRefuse;
   ThreadPool threads;
-  save_model_folder(folder, spec_.config, spec_.weights, buffers_of(parameters_), &source, how, threads);
+  const bool on_cpu = parameters_.device().is_cpu();
+  const ParameterSet host = on_cpu ? parameters_ : parameters_.to(parameters_.dtype(), at::kCPU);
+  save_model_folder(folder, spec_.config, spec_.weights, buffers_of(host), &source, how, threads);
 }
 
 }  // namespace phalanx

@@ -20,13 +20,15 @@ struct SaveOptions {
 class CausalLM {
  public:
   // Reads a Hugging Face folder, or a hub id that is in the local cache. Every tensor is checked before the first one is read;
-  // parameters are held as `dtype`, by default the checkpoint's own. Throws ConfigError and IoError.
+  // parameters are held as `dtype`, by default the checkpoint's own, on `device`. Throws ConfigError and IoError.
   static CausalLM from_pretrained(const std::string& model,
-                                  std::optional<at::ScalarType> dtype = std::nullopt);
+                                  std::optional<at::ScalarType> dtype = std::nullopt,
+                                  at::Device device = at::kCPU);
 
   // The same with parameters left uninitialised: the caller fills them.
   static CausalLM without_weights(const std::string& model,
-                                  std::optional<at::ScalarType> dtype = std::nullopt);
+                                  std::optional<at::ScalarType> dtype = std::nullopt,
+                                  at::Device device = at::kCPU);
 
   const ModelSpec& spec() const { return spec_; }
   const ParameterSet& parameters() const { return parameters_; }

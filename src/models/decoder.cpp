@@ -79,7 +79,8 @@ DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& paramet
   const auto compute = embedding.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const RopeTable rope = make_rope_table(spec.rope, layout.position_ids, compute);
   DecoderOutput output;
-  at::Tensor x = at::embedding(embedding, tokens);
+  const at::Tensor ids = tokens.device() == embedding.device() ? tokens : upload(tokens, embedding.device());
+  at::Tensor x = at::embedding(embedding, ids);
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const LayerWeights weights(parameters, i);

@@ -23,7 +23,8 @@ struct DecoderOutput {
   std::vector<at::Tensor> expert_counts;  // [E] int64 per expert layer: tokens each expert received
 };
 
-// tokens [T] int64. Differentiable in the parameters. Throws Error for a token outside the vocabulary.
+// tokens [T] int64, on the CPU (nothing waits for a GPU then) or the device of the parameters, where `layout` is. Differentiable
+// in the parameters. Throws Error for a token outside the vocabulary.
 DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& parameters, const at::Tensor& tokens,
                               const SequenceLayout& layout, const DecoderOptions& options);
 
@@ -47,7 +48,7 @@ struct LossOutput {
   std::vector<at::Tensor> expert_counts;
 };
 
-// labels [T] int64, already shifted: the token to predict at each position, or -100.
+// labels [T] int64, already shifted: the token to predict at each position, or -100; on the CPU or the parameters' device.
 LossOutput decoder_loss(const ModelSpec& spec, const ParameterSet& parameters, const at::Tensor& tokens,
                         const at::Tensor& labels, const SequenceLayout& layout, const LossOptions& options);
 

@@ -2,16 +2,67 @@
 
 #include "core/error.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+
+#include <string_view>
 
 namespace phalanx {
 
 ParameterSet::ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device) {
+  Shapes shapes;
   for (const ParameterSpec& parameter : spec.parameters) {
     index_.emplace(parameter.name, list_.size());
-    at::Tensor tensor = at::empty(parameter.shape, at::TensorOptions().dtype(dtype).device(device));
-    list_.push_back({parameter.name, tensor.requires_grad_(), parameter.decay});
+    list_.push_back({parameter.name, {}, parameter.decay});
+    shapes.push_back(parameter.shape);
   }
+  allocate(shapes, at::TensorOptions().dtype(dtype).device(device));
+}
+
+ParameterSet ParameterSet::to(at::ScalarType dtype, at::Device device) const {
+  const at::NoGradGuard no_grad;
+  ParameterSet result;
+  result.index_ = index_;
+  Shapes shapes;
+  for (const Parameter& parameter : list_) {
+    result.list_.push_back({parameter.name, {}, parameter.decay});
+    shapes.push_back(parameter.tensor.sizes().vec());
+  }
+  result.allocate(shapes, at::TensorOptions().dtype(dtype).device(device));
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    result.list_[i].tensor.copy_(list_[i].tensor);
+  }
+  return result;
+}
+
+void ParameterSet::allocate(const Shapes& shapes, at::TensorOptions options) {
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    if (list_[i].tensor.defined()) {
+      continue;
+    }
+    const std::vector<std::size_t> group = side_by_side(list_[i].name);
+    std::int64_t rows = 0;
+    for (const std::size_t member : group) {
+      rows += shapes[member][0];
+    }
+    std::vector<std::int64_t> whole = shapes[i];
+    whole[0] = rows;
+    const at::Tensor memory = at::empty(whole, options);
+    std::int64_t begin = 0;
+    for (const std::size_t member : group) {
+      list_[member].tensor = memory.narrow(0, begin, shapes[member][0]).requires_grad_();
+      begin += shapes[member][0];
+    }
+  }
+}
+
+std::vector<std::size_t> ParameterSet::side_by_side(const std::string& name) const {
+  constexpr std::string_view kFirst = "q_proj.weight";
+  if (!name.ends_with(kFirst)) {
+    return {index_.at(name)};
+  }
+  const std::string prefix = name.substr(0, name.size() - kFirst.size());
+  return {index_.at(name), index_.at(prefix + "k_proj.weight"), index_.at(prefix + "v_proj.weight")};
 }
 
 const at::Tensor& ParameterSet::at(const std::string& name) const {

@@ -19,8 +19,16 @@ struct Parameter {
 class ParameterSet {
  public:
   ParameterSet() = default;
-  // Uninitialised tensors of the spec's shapes.
+  // Uninitialised tensors of the spec's shapes. The weights of q, k and v of a layer lie side by side, so that their products
+  // can run as one.
   ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device);
+
+  // The same parameters elsewhere or in another dtype.
+  ParameterSet to(at::ScalarType dtype, at::Device device) const;
+
+  // Of all of them; a model has at least one parameter.
+  at::ScalarType dtype() const { return list_.front().tensor.scalar_type(); }
+  at::Device device() const { return list_.front().tensor.device(); }
 
   // Throws Error when there is none of that name.
   const at::Tensor& at(const std::string& name) const;
@@ -29,6 +37,11 @@ class ParameterSet {
   std::vector<Parameter>& list() { return list_; }
 
  private:
+  std::vector<std::size_t> side_by_side(
+      const std::string& name) const;  // parameters that share memory, in order
+  using Shapes = std::vector<std::vector<std::int64_t>>;
+  void allocate(const Shapes& shapes, at::TensorOptions options);  // for the names in list_
+
   std::vector<Parameter> list_;  // in module order
   std::unordered_map<std::string, std::size_t> index_;
 };

@@ -1,59 +1,9 @@
 #include "ops/attention.h"
 
 #include "core/error.h"
-#include "ops/aten_compat.h"
-
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-
-#include <limits>
-#include <optional>
-#include <vector>
 
 namespace phalanx {
 namespace {
-
-// Documents of one length that follow each other.
-struct Run {
-  std::int64_t begin;   // first token
-  std::int64_t count;   // documents
-  std::int64_t length;  // of each
-};
-
-std::vector<Run> runs_of(const SequenceLayout& layout) {
-  std::vector<Run> runs;
-  for (std::size_t i = 0; i + 1 < layout.cu_seqlens.size(); ++i) {
-    const std::int64_t begin = layout.cu_seqlens[i];
-    const std::int64_t length = layout.cu_seqlens[i + 1] - begin;
-    if (!runs.empty() && runs.back().length == length) {
-      ++runs.back().count;
-    } else {
-      runs.push_back({begin, 1, length});
-    }
-  }
-  return runs;
-}
-
-// The tokens of a run in the shape attention kernels take: [T, heads, d] -> [documents, heads, length, d], a view.
-at::Tensor of_run(const at::Tensor& tokens, const Run& run) {
-  return tokens.narrow(0, run.begin, run.count * run.length)
-      .unflatten(0, {run.count, run.length})
-      .transpose(1, 2);
-}
-
-// [documents, heads, length, d] -> [tokens, heads, d]
-at::Tensor to_tokens(const at::Tensor& batch) { return batch.transpose(1, 2).flatten(0, 1); }
-
-// What is added to the scores when a window cuts off keys, else nothing.
-std::optional<at::Tensor> window_mask(const AttentionSpec& spec, const Run& run, const at::Tensor& q) {
-  if (!spec.sliding_window.has_value() || *spec.sliding_window >= run.length) {
-    return std::nullopt;
-  }
-  const at::Tensor position = at::arange(run.length, q.options().dtype(at::kLong));
-  const at::Tensor distance = position.unsqueeze(1) - position.unsqueeze(0);
-  const at::Tensor hidden = distance.lt(0).logical_or(distance.ge(*spec.sliding_window));
-  return q.new_zeros({run.length, run.length}).masked_fill(hidden, -std::numeric_limits<double>::infinity());
-}
 
 void check_arguments(const AttentionInputs& in, const AttentionSpec& spec, const SequenceLayout& layout) {
   const auto check = [&](const char* name, const at::Tensor& tensor, std::int64_t heads) {
@@ -70,27 +20,24 @@ void check_arguments(const AttentionInputs& in, const AttentionSpec& spec, const
 
 }  // namespace
 
+std::vector<DocumentRun> document_runs(const SequenceLayout& layout) {
+  std::vector<DocumentRun> runs;
+  for (std::size_t i = 0; i + 1 < layout.cu_seqlens.size(); ++i) {
+    const std::int64_t begin = layout.cu_seqlens[i];
+    const std::int64_t length = layout.cu_seqlens[i + 1] - begin;
+    if (!runs.empty() && runs.back().length == length) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({begin, 1, length});
+    }
+  }
+  return runs;
+}
+
 AttentionForward attention_forward(const AttentionInputs& in, const AttentionSpec& spec,
                                    const SequenceLayout& layout) {
   check_arguments(in, spec, layout);
-  const std::vector<Run> runs = runs_of(layout);
-  AttentionForward result;
-  for (const Run& run : runs) {
-    const auto [out, logsumexp] = aten::flash_attention_forward(
-        of_run(in.q, run), of_run(in.k, run), of_run(in.v, run), window_mask(spec, run, in.q), spec.scale);
-    const at::Tensor run_out = to_tokens(out);                                 // [tokens, h, d]
-    const at::Tensor run_logsumexp = logsumexp.transpose(1, 2).flatten(0, 1);  // [tokens, h]
-    if (runs.size() == 1) {
-      return {run_out.contiguous(), run_logsumexp.contiguous()};
-    }
-    if (!result.out.defined()) {
-      result.out = in.q.new_empty(in.q.sizes());
-      result.logsumexp = run_logsumexp.new_empty({layout.tokens(), spec.num_heads});
-    }
-    result.out.narrow(0, run.begin, run_out.size(0)).copy_(run_out);
-    result.logsumexp.narrow(0, run.begin, run_out.size(0)).copy_(run_logsumexp);
-  }
-  return result;
+  return in.q.is_cuda() ? attention_forward_gpu(in, spec, layout) : attention_forward_cpu(in, spec, layout);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& grad_out,
@@ -98,27 +45,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   const AttentionForward& forward,
                                                                   const AttentionSpec& spec,
                                                                   const SequenceLayout& layout) {
-  const std::vector<Run> runs = runs_of(layout);
-  at::Tensor grad_q, grad_k, grad_v;
-  for (const Run& run : runs) {
-    const at::Tensor logsumexp =
-        forward.logsumexp.narrow(0, run.begin, run.count * run.length).unflatten(0, {run.count, run.length});
-    const auto [dq, dk, dv] = aten::flash_attention_backward(
-        of_run(grad_out, run), of_run(in.q, run), of_run(in.k, run), of_run(in.v, run),
-        of_run(forward.out, run), logsumexp.transpose(1, 2), window_mask(spec, run, in.q), spec.scale);
-    if (runs.size() == 1) {
-      return {to_tokens(dq).contiguous(), to_tokens(dk).contiguous(), to_tokens(dv).contiguous()};
-    }
-    if (!grad_q.defined()) {
-      grad_q = in.q.new_empty(in.q.sizes());
-      grad_k = in.k.new_empty(in.k.sizes());
-      grad_v = in.v.new_empty(in.v.sizes());
-    }
-    grad_q.narrow(0, run.begin, run.count * run.length).copy_(to_tokens(dq));
-    grad_k.narrow(0, run.begin, run.count * run.length).copy_(to_tokens(dk));
-    grad_v.narrow(0, run.begin, run.count * run.length).copy_(to_tokens(dv));
-  }
-  return {grad_q, grad_k, grad_v};
+  return in.q.is_cuda() ? attention_backward_gpu(grad_out, in, forward, spec, layout)
+                        : attention_backward_cpu(grad_out, in, forward, spec, layout);
 }
 
 }  // namespace phalanx

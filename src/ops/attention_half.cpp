@@ -13,7 +13,7 @@ namespace {
 
 enum Input { kX, kNorm, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kQNorm, kKNorm, kInputs };
 // The inputs are saved first, under their own numbers.
-enum Saved { kRstd = kInputs, kQkv, kOut, kLogsumexp };
+enum Saved { kRstd = kInputs, kQkv, kOut, kLogsumexp, kSeed, kOffset };
 
 void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
                      const SequenceLayout& layout) {
@@ -60,7 +60,8 @@ class AttentionHalf final : public Block {
       result.add_(in[kBo]);
     }
     saved = in;
-    saved.insert(saved.end(), {rstd, qkv, out, attention.logsumexp});
+    kernel_ = attention.kernel;
+    saved.insert(saved.end(), {rstd, qkv, out, attention.logsumexp, attention.seed, attention.offset});
     return {result};
   }
 
@@ -151,8 +152,8 @@ class AttentionHalf final : public Block {
 
   at::Tensor backward_to_projections(const Tensors& saved, const at::Tensor& grad_out,
                                      Tensors& result) const {
-    const AttentionForward forward{saved[kOut].unflatten(1, {spec_.num_heads, spec_.head_dim}),
-                                   saved[kLogsumexp]};
+    const AttentionForward forward{kernel_, saved[kOut].unflatten(1, {spec_.num_heads, spec_.head_dim}),
+                                   saved[kLogsumexp], saved[kSeed], saved[kOffset]};
     const auto [grad_q, grad_k, grad_v] =
         attention_backward(grad_out.unflatten(1, {spec_.num_heads, spec_.head_dim}),
                            rotated(saved[kQkv], saved), forward, spec_, layout_);
@@ -200,6 +201,7 @@ class AttentionHalf final : public Block {
   double norm_eps_;
   RopeTable rope_;
   SequenceLayout layout_;
+  AttentionKernel kernel_ = AttentionKernel::kCpu;  // of the forward pass
 };
 
 }  // namespace

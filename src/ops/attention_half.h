@@ -2,7 +2,7 @@
 // per head (where the model does) and rotated by position.
 //
 // One block. Saved: x, the weights, 1 / rms of each token, the projections qkv [T, (h + 2g) d], the attention output [T, h d] and its
-// logsumexp [T, h]. The normalised input and the rotated q and k are computed again in backward.
+// logsumexp. The normalised input and the rotated q and k are computed again in backward.
 //
 // Legend: T tokens, H hidden, h query heads, g key/value heads, d head size.
 #pragma once

@@ -1,13 +1,16 @@
 #include "ops/linear_cross_entropy.h"
 
 #include "core/error.h"
+#include "ops/aten_compat.h"
 #include "ops/block.h"
 #include "ops/operator.h"
+#include "ops/sequence_layout.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/mul.h>
 
 #include <algorithm>
 
@@ -19,6 +22,10 @@ using Rows = std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, c
 
 at::ScalarType statistics_type(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+at::Tensor to_device_of(const at::Tensor& hidden, const at::Tensor& tensor) {
+  return tensor.device() == hidden.device() ? tensor : upload(tensor, hidden.device());
 }
 
 struct Wanted {
@@ -35,15 +42,16 @@ class ChunkedPass {
               const at::Tensor& token_weights, Wanted wanted)
       : weight_(weight), wanted_(wanted) {
     const auto statistics = hidden.options().dtype(statistics_type(hidden));
-    rows_ = labels.ne(kIgnoredLabel).nonzero().squeeze(1);  // [R]
-    const bool all = rows_.numel() == labels.numel();
+    const at::Tensor rows = labels.ne(kIgnoredLabel).nonzero().squeeze(1);  // [R]
+    const bool all = rows.numel() == labels.numel();
+    rows_ = to_device_of(hidden, rows);
     hidden_ = all ? hidden : hidden.index_select(0, rows_);  // [R, H]
-    labels_ = all ? labels : labels.index_select(0, rows_);
+    labels_ = to_device_of(hidden, all ? labels : labels.index_select(0, rows));
     const at::Tensor weights = token_weights.defined() ? token_weights.to(statistics.dtype())
                                                        : hidden.new_ones(labels.sizes(), statistics);
     weights_ = all ? weights : weights.index_select(0, rows_);
     token_loss = hidden.new_zeros(labels.sizes(), statistics);
-    correct = labels.new_zeros(labels.sizes(), labels.options().dtype(at::kBool));
+    correct = hidden.new_zeros(labels.sizes(), hidden.options().dtype(at::kBool));
     if (wanted.entropy) {
       entropy = hidden.new_zeros(labels.sizes(), statistics);
     }
@@ -55,7 +63,8 @@ class ChunkedPass {
                                       : weight.new_zeros(weight.sizes(), statistics);
     }
     loss_sum = token_loss.new_zeros({});
-    const std::int64_t step = cross_entropy_chunk_rows(weight.size(0), hidden.element_size());
+    const std::int64_t step =
+        cross_entropy_chunk_rows(weight.size(0), hidden.element_size(), hidden.is_cuda());
     for (std::int64_t begin = 0; begin < rows_.numel(); begin += step) {
       chunk(begin, std::min(step, rows_.numel() - begin));
     }
@@ -82,10 +91,18 @@ class ChunkedPass {
       grad_hidden.index_copy_(0, rows, at::mm(logits, weight_));
     }
     if (wanted_.grad_weight) {
-      // In fp32 also where the logits are bf16: a product per chunk rounded to bf16 would add up its roundings.
-      const at::Tensor wide = logits.to(grad_weight.scalar_type()), rows_in = hidden.to(wide.scalar_type());
-      at::addmm_out(grad_weight, grad_weight, wide.t(), rows_in, /*beta=*/begin == 0 ? 0 : 1);
+      add_weight_gradient(logits, hidden, /*first=*/begin == 0);
     }
+  }
+
+  // In fp32 also where the logits are bf16: a product per chunk rounded to bf16 would add up its roundings.
+  void add_weight_gradient(const at::Tensor& grad_logits, const at::Tensor& hidden, bool first) {
+    if (grad_logits.is_cuda() && grad_logits.scalar_type() == at::kBFloat16) {
+      aten::add_product_(grad_weight, grad_logits.t(), hidden, /*overwrite=*/first);
+      return;
+    }
+    const at::Tensor wide = grad_logits.to(grad_weight.scalar_type()), rows = hidden.to(wide.scalar_type());
+    at::addmm_out(grad_weight, grad_weight, wide.t(), rows, /*beta=*/first ? 0 : 1);
   }
 
   const at::Tensor& weight_;
@@ -93,10 +110,14 @@ class ChunkedPass {
   at::Tensor rows_, hidden_, labels_, weights_;
 };
 
-// A gradient of exactly 1, as a caller sends who puts his divisor into the token weights, costs no pass over [V, H].
-at::Tensor times(const at::Tensor& saved, const at::Tensor& grad) {
-  const bool one = grad.is_cpu() && grad.item<double>() == 1.0;
-  return one ? saved : saved.mul(grad.to(saved.scalar_type()));
+// saved * grad as `dtype`. On the CPU a gradient of exactly 1, as a caller sends who puts his divisor into the token weights,
+// costs no multiplication; on a GPU looking at it would make the host wait.
+at::Tensor times(const at::Tensor& saved, const at::Tensor& grad, at::ScalarType dtype) {
+  if (grad.is_cpu() && grad.item<double>() == 1.0) {
+    return saved.to(dtype);
+  }
+  at::Tensor result = saved.new_empty(saved.sizes(), saved.options().dtype(dtype));
+  return at::mul_out(result, saved, grad);
 }
 
 class LinearCrossEntropy final : public Block {
@@ -119,10 +140,10 @@ class LinearCrossEntropy final : public Block {
   Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>&) override {
     Tensors result(4);
     if (wanted_.grad_hidden) {
-      result[0] = times(saved[0], grads[0]);
+      result[0] = times(saved[0], grads[0], saved[0].scalar_type());
     }
     if (wanted_.grad_weight) {
-      result[1] = times(saved[1], grads[0]).to(weight_type_);
+      result[1] = times(saved[1], grads[0], weight_type_);
     }
     return result;
   }
@@ -150,10 +171,10 @@ void check_arguments(const at::Tensor& hidden, const at::Tensor& weight, const a
 
 }  // namespace
 
-std::int64_t cross_entropy_chunk_rows(std::int64_t vocab_size, std::int64_t element_bytes) {
-  constexpr std::int64_t kChunkBytes = 16 << 20;
+std::int64_t cross_entropy_chunk_rows(std::int64_t vocab_size, std::int64_t element_bytes, bool on_gpu) {
+  const std::int64_t chunk_bytes = std::int64_t{on_gpu ? 1280 : 16} << 20;
   constexpr std::int64_t kLeastRows = 128, kMostRows = 8192;
-  return std::clamp(kChunkBytes / (vocab_size * element_bytes), kLeastRows, kMostRows);
+  return std::clamp(chunk_bytes / (vocab_size * element_bytes), kLeastRows, kMostRows);
 }
 
 LinearCrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,

@@ -25,14 +25,17 @@ struct LinearCrossEntropyResult {
       entropy;  // [T] of the predicted distribution, in nats; 0 where ignored; undefined unless asked for
 };
 
-// hidden [T, H] and weight [V, H] of one floating dtype, labels [T] int64, token_weights [T] or undefined. Saved for backward: the
-// gradients of hidden [T, H] and weight [V, H], each only if it is needed.
+// hidden [T, H] and weight [V, H] of one floating dtype, labels [T] int64, token_weights [T] or undefined. Labels may be on the CPU
+// whatever the device: then no host ever waits for a GPU to learn which rows to skip. Saved for backward: the gradients of hidden
+// [T, H] and weight [V, H], each only if it is needed.
 LinearCrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                               const at::Tensor& labels, const at::Tensor& token_weights,
                                               bool want_entropy = false);
 
-// Rows of a chunk for a vocabulary: about 16 MB of logits, and not fewer than a matrix product needs to run well.
-std::int64_t cross_entropy_chunk_rows(std::int64_t vocab_size, std::int64_t element_bytes);
+// Rows of a chunk for a vocabulary: about 16 MB of logits on the CPU, 1.25 GB on a GPU (where each chunk costs a pass over the fp32
+// gradient of the weight), and not fewer than a matrix product needs to run well.
+std::int64_t cross_entropy_chunk_rows(std::int64_t vocab_size, std::int64_t element_bytes,
+                                      bool on_gpu = false);
 
 // Device operator. logits [C, V], labels [C] int64 all in [0, V), weights [C] fp32 (fp64) -> loss [C], correct [C] bool, entropy [C]
 // (empty unless asked for). With `make_gradient` the logits are overwritten by weight * (softmax - onehot).

@@ -11,4 +11,7 @@ c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 
+// Whether this engine was built with kernels for GPUs and there is one.
+bool can_use_gpu();
+
 }  // namespace phalanx

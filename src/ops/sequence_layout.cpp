@@ -3,6 +3,7 @@
 #include "core/error.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 
@@ -25,8 +26,15 @@ SequenceLayout layout_from_lengths(const std::vector<std::int64_t>& lengths, at:
       *position++ = i;
     }
   }
-  layout.position_ids = positions.to(device);
+  layout.position_ids = upload(positions, device);
+  layout.device_cu_seqlens = upload(at::tensor(layout.cu_seqlens, at::kInt), device);
   return layout;
+}
+
+at::Tensor upload(const at::Tensor& host, at::Device device) {
+  PHALANX_CHECK(host.is_cpu(), Error, "upload: the tensor is on ", host.device(), " already");
+  return device.is_cuda() ? host.pin_memory().to(device, host.scalar_type(), /*non_blocking=*/true)
+                          : host.to(device);
 }
 
 }  // namespace phalanx

@@ -72,9 +72,11 @@ Optimizer::Optimizer(ParameterSet& parameters, const OptimizerConfig& config, Pr
     exp_avg_sq_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
     weight_decay_.push_back(parameter.decay ? config.weight_decay : 0.0);
     if (precision == Precision::kBf16Master) {
-      master_.push_back(parameter.tensor.detach().to(at::kFloat));
-      parameter.tensor = parameter.tensor.detach().to(at::kBFloat16).requires_grad_();
+      master_.push_back(parameter.tensor.detach());
     }
+  }
+  if (precision == Precision::kBf16Master) {
+    parameters = parameters.to(at::kBFloat16, parameters.device());
   }
 }
 

@@ -7,9 +7,11 @@
 #include "models/causal_lm.h"
 #include "ops/adamw.h"
 #include "ops/aten_compat.h"
+#include "ops/operator.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
+#include "train/step_sums.h"
 #include "train/stop_signal.h"
 #include "train/training_checkpoint.h"
 
@@ -26,10 +28,12 @@
 namespace phalanx {
 namespace {
 
-// A batch as tensors.
-struct DeviceBatch {
-  explicit DeviceBatch(const Batch& batch)
-      : tokens(copy(batch.tokens)), labels(copy(batch.labels)), layout(layout_from_lengths(batch.lengths)) {}
+// A batch as tensors: tokens and labels on the CPU, where looking at them waits for nothing, the layout where the model is.
+struct BatchTensors {
+  BatchTensors(const Batch& batch, at::Device device)
+      : tokens(copy(batch.tokens)),
+        labels(copy(batch.labels)),
+        layout(layout_from_lengths(batch.lengths, device)) {}
   static at::Tensor copy(const std::vector<std::int64_t>& values) {
     auto* data = const_cast<std::int64_t*>(values.data());
     return at::from_blob(data, {static_cast<std::int64_t>(values.size())},
@@ -39,6 +43,13 @@ struct DeviceBatch {
   at::Tensor tokens, labels;  // [T] int64
   SequenceLayout layout;
 };
+
+at::Device choose_device(const std::string& name) {
+  PHALANX_CHECK(name != "cuda" || can_use_gpu(), ConfigError,
+                "train.device is cuda, but there is no GPU, or this engine is built without kernels for one; "
+                "use auto or cpu");
+  return name == "cpu" || !can_use_gpu() ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
+}
 
 // Without validation files a share of the training samples is held out.
 bool holds_out(const RunConfig& config) {
@@ -57,27 +68,6 @@ LoaderOptions loader_options(const RunConfig& config, bool for_training) {
   options.validation_part = holds_out(config) && !for_training;
   return options;
 }
-
-// Tokens per expert and layer, summed over micro-batches.
-class ExpertLoad {
- public:
-  void add(const std::vector<at::Tensor>& counts) {
-    layers_.resize(counts.size());
-    for (std::size_t i = 0; i < counts.size(); ++i) {
-      layers_[i] = layers_[i].defined() ? layers_[i] + counts[i] : counts[i];
-    }
-  }
-  void report(StepMetrics& metrics) const {
-    for (const at::Tensor& layer : layers_) {
-      const double mean = layer.sum().item<double>() / static_cast<double>(layer.numel());
-      metrics.expert_load = std::max(metrics.expert_load, layer.max().item<double>() / std::max(mean, 1e-9));
-      metrics.dead_experts += (layer == 0).sum().item<std::int64_t>();
-    }
-  }
-
- private:
-  Tensors layers_;
-};
 
 // Model and data may have moved: the checkpoint brings the weights, and the loader knows its data by content.
 bool names_a_place(const Field& field) { return field.is_list() || field.name == "model"; }
@@ -133,8 +123,12 @@ Trainer::Impl::Impl(const RunConfig& run_config)
       precision(precision_from_name(config.train.precision)),
       // Master weights start from the checkpoint's values, not from their bf16 roundings.
       model(CausalLM::from_pretrained(
-          config.model, precision == Precision::kBf16Master ? at::kFloat : weight_type(precision))) {
+          config.model, precision == Precision::kBf16Master ? at::kFloat : weight_type(precision),
+          choose_device(config.train.device))) {
   aten::make_products_reproducible();
+  if (config.train.deterministic) {
+    aten::make_deterministic();
+  }
   if (config.train.threads.has_value()) {
     at::set_num_threads(static_cast<int>(*config.train.threads));
   }
@@ -172,7 +166,9 @@ void Trainer::Impl::resume() {
     folder = found.back();
   }
   check_same_job(run_config_from_json(read_progress(folder).at("config"), folder), config, folder);
-  const Json progress = load_training_checkpoint(folder, tensors());
+  const CheckpointTensors current = tensors(), host = on_host(current);
+  const Json progress = load_training_checkpoint(folder, host);
+  copy_tensors(host, current);
   train_data->restore(progress.at("data"));
   done_steps = progress.at("step").as_integer();
   tokens_seen = progress.at("tokens").as_integer();
@@ -188,19 +184,19 @@ void Trainer::Impl::save(std::int64_t step) {
   progress.set("data", train_data->state());
   progress.set("model", model.source());
   progress.set("config", run_config_to_json(config));
-  const std::string folder = save_training_checkpoint(checkpoints, step, progress, tensors());
+  const std::string folder = save_training_checkpoint(checkpoints, step, progress, on_host(tensors()));
   prune_checkpoints(checkpoints, config.checkpoint.keep_last);
   log_info("saved ", folder);
 }
 
 LossOutput Trainer::Impl::loss_of(const Batch& batch, double aux_share, double divisor) const {
-  const DeviceBatch on_device(batch);
+  const BatchTensors tensors(batch, model.parameters().device());
   LossOptions options;
   options.decoder.experts = experts_implementation_from_name(config.train.experts_implementation);
   options.aux_loss_coef = aux_loss_coef;
   options.aux_loss_share = aux_share;
   options.loss_divisor = divisor;
-  return decoder_loss(model.spec(), model.parameters(), on_device.tokens, on_device.labels, on_device.layout,
+  return decoder_loss(model.spec(), model.parameters(), tensors.tokens, tensors.labels, tensors.layout,
                       options);
 }
 
@@ -217,19 +213,20 @@ StepMetrics Trainer::Impl::train_step(std::int64_t step) {
   const double divisor = static_cast<double>(std::max<std::int64_t>(1, metrics.supervised_tokens));
   GradientAccumulator accumulator(model.parameters(), config.train.accumulation);
   ExpertLoad load;
-  double correct = 0.0;
+  StepSums sums(model.parameters().device());
   for (const Batch& batch : batches) {
     const double share = static_cast<double>(batch.tokens.size()) / static_cast<double>(tokens);
     LossOutput output = loss_of(batch, share, divisor);
     output.objective.backward();
     accumulator.add();
     load.add(output.expert_counts);
-    metrics.loss += output.loss_sum.item<double>() / divisor;
-    metrics.aux_loss += output.aux_loss.defined() ? output.aux_loss.item<double>() * share : 0.0;
-    correct += output.correct.sum().item<double>();
+    sums.add(output, share);
   }
   const Tensors gradients = accumulator.gradients();
   metrics.grad_norm = global_norm(gradients).item<double>();
+  const auto [loss, aux_loss, correct] = sums.values();
+  metrics.loss = loss / divisor;
+  metrics.aux_loss = aux_loss;
   check_finite(metrics.loss, metrics.grad_norm, gradients, step);
   const double clip = config.optimizer.clip_norm;
   const double scale = clip > 0.0 ? std::min(1.0, clip / (metrics.grad_norm + 1e-6)) : 1.0;
@@ -278,17 +275,15 @@ Trainer::Evaluation Trainer::Impl::evaluate() {
                 "there is no validation data; name files with data.validation");
   const at::NoGradGuard no_grad;
   Evaluation result;
-  double correct = 0.0;
+  StepSums sums(model.parameters().device());
   for (std::int64_t i = 0; i < validation_data->batches_per_epoch(); ++i) {
     const Batch batch = validation_data->next();
-    const LossOutput output = loss_of(batch, 0.0, 1.0);
-    result.loss += output.loss_sum.item<double>();
-    correct += output.correct.sum().item<double>();
+    sums.add(loss_of(batch, 0.0, 1.0), 0.0);
     result.supervised_tokens += batch.supervised_tokens;
   }
   const double count = static_cast<double>(std::max<std::int64_t>(1, result.supervised_tokens));
-  result.loss /= count;
-  result.accuracy = correct / count;
+  result.loss = sums.values().loss / count;
+  result.accuracy = sums.values().correct / count;
   return result;
 }
 

@@ -125,6 +125,28 @@ std::string folder_name(std::int64_t step) {
 
 }  // namespace
 
+CheckpointTensors on_host(const CheckpointTensors& tensors) {
+  CheckpointTensors host = tensors;
+  for (NamedTensors* list : {&host.model, &host.optimizer}) {
+    for (auto& [_, tensor] : *list) {
+      tensor = tensor.cpu();
+    }
+  }
+  return host;
+}
+
+void copy_tensors(const CheckpointTensors& from, const CheckpointTensors& to) {
+  const auto copy = [](const NamedTensors& source, const NamedTensors& target) {
+    for (std::size_t i = 0; i < source.size(); ++i) {
+      if (!target[i].second.is_same(source[i].second)) {
+        target[i].second.copy_(source[i].second);
+      }
+    }
+  };
+  copy(from.model, to.model);
+  copy(from.optimizer, to.optimizer);
+}
+
 std::string save_training_checkpoint(const std::string& checkpoints, std::int64_t step, const Json& progress,
                                      const CheckpointTensors& tensors) {
   AtomicDirectory folder(checkpoints + "/" + folder_name(step), ExistingFolder::kReplace);

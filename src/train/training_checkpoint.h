@@ -24,6 +24,11 @@ struct CheckpointTensors {
   NamedTensors optimizer;
 };
 
+CheckpointTensors on_host(
+    const CheckpointTensors& tensors);  // those on the CPU as they are, copies of the others
+void copy_tensors(const CheckpointTensors& from,
+                  const CheckpointTensors& to);  // of the same names, in the same order
+
 // Writes CHECKPOINTS/step-`step`; one of that name is replaced. Returns its path. Throws IoError, and leaves nothing behind then.
 std::string save_training_checkpoint(const std::string& checkpoints, std::int64_t step, const Json& progress,
                                      const CheckpointTensors& tensors);

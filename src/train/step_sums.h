@@ -1,0 +1,36 @@
+// What the micro-batches of a step add up to. It stays on the device until it is asked for, so that nothing waits in between.
+#pragma once
+#include "models/decoder.h"
+#include "train/metrics.h"
+
+#include <vector>
+
+namespace phalanx {
+
+class StepSums {
+ public:
+  explicit StepSums(at::Device device);
+  void add(const LossOutput& output,
+           double share);  // `share` of the micro-batch in the step, for the auxiliary loss
+
+  struct Values {
+    double loss;  // sum over supervised tokens
+    double aux_loss, correct;
+  };
+  Values values() const;
+
+ private:
+  at::Tensor sums_;  // [3] fp64
+};
+
+// Tokens per expert and layer.
+class ExpertLoad {
+ public:
+  void add(const std::vector<at::Tensor>& counts);
+  void report(StepMetrics& metrics) const;
+
+ private:
+  std::vector<at::Tensor> layers_;
+};
+
+}  // namespace phalanx
