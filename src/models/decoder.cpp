@@ -28,7 +28,7 @@ class LayerWeights {
     weights.k = linear("self_attn.k_proj");
     weights.v = linear("self_attn.v_proj");
     weights.o = linear("self_attn.o_proj");
-    if (spec.qk_norm) {
+    if (spec.qk_norm != QkNorm::kNone) {
       weights.q_norm = get("self_attn.q_norm.weight");
       weights.k_norm = get("self_attn.k_norm.weight");
     }
@@ -80,7 +80,7 @@ DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& paramet
   const RopeTable rope = make_rope_table(spec.rope, layout.position_ids, compute);
   DecoderOutput output;
   const at::Tensor ids = tokens.device() == embedding.device() ? tokens : upload(tokens, embedding.device());
-  at::Tensor x = at::embedding(embedding, ids);
+  at::Tensor x = at::embedding(embedding, ids, spec.pad_token.value_or(-1));
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const LayerWeights weights(parameters, i);

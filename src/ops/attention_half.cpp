@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "ops/attention.h"
 #include "ops/block.h"
+#include "ops/projection_norm.h"
 #include "ops/qk_norm_rope.h"
 #include "ops/rms_norm.h"
 
@@ -39,8 +40,14 @@ void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const
   check_linear("k", weights.k, kv, hidden);
   check_linear("v", weights.v, kv, hidden);
   check_linear("o", weights.o, hidden, query);
-  PHALANX_CHECK(weights.q_norm.defined() == spec.qk_norm && weights.k_norm.defined() == spec.qk_norm, Error,
+  const bool normed = spec.qk_norm != QkNorm::kNone;
+  PHALANX_CHECK(weights.q_norm.defined() == normed && weights.k_norm.defined() == normed, Error,
                 "attention_half: q_norm and k_norm must be given exactly when the spec has qk_norm");
+  if (normed) {
+    const bool per_head = spec.qk_norm == QkNorm::kPerHead;
+    check("q_norm", weights.q_norm, {per_head ? spec.head_dim : query});
+    check("k_norm", weights.k_norm, {per_head ? spec.head_dim : kv});
+  }
 }
 
 class AttentionHalf final : public Block {
@@ -53,7 +60,8 @@ class AttentionHalf final : public Block {
   Tensors forward(const Tensors& in, Tensors& saved) override {
     const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
     const at::Tensor qkv = project(n, in);
-    const AttentionForward attention = attention_forward(rotated(qkv, in), spec_, layout_);
+    const AttentionForward attention =
+        attention_forward(attention_inputs(changed(qkv, in), in), spec_, layout_);
     const at::Tensor out = attention.out.flatten(1);  // [T, h d]
     at::Tensor result = in[kX].addmm(out, in[kWo].t());
     if (in[kBo].defined()) {
@@ -125,19 +133,39 @@ class AttentionHalf final : public Block {
     return qkv;
   }
 
-  QkNormRopeInputs rope_inputs(const at::Tensor& qkv, const Tensors& in) const {
-    QkNormRopeInputs inputs{heads(qkv, kWq), heads(qkv, kWk), std::nullopt,  std::nullopt,
-                            rope_.cos,       rope_.sin,       spec_.norm_eps};
-    if (spec_.qk_norm) {
+  bool changes_projections() const {
+    return spec_.qk_norm == QkNorm::kAllHeads || spec_.clip_qkv.has_value();
+  }
+
+  ProjectionNormInputs projection_norm_inputs(const at::Tensor& qkv, const Tensors& in) const {
+    ProjectionNormInputs inputs{qkv,           {}, {}, columns(kWq).width, columns(kWk).width, spec_.norm_eps,
+                                spec_.clip_qkv};
+    if (spec_.qk_norm == QkNorm::kAllHeads) {
       inputs.q_norm = in[kQNorm];
       inputs.k_norm = in[kKNorm];
     }
     return inputs;
   }
 
-  AttentionInputs rotated(const at::Tensor& qkv, const Tensors& in) const {
-    const auto [q, k] = qk_norm_rope_forward(rope_inputs(qkv, in));
-    return {q, k, heads(qkv, kWv)};
+  // The projections as they are split into heads.
+  at::Tensor changed(const at::Tensor& qkv, const Tensors& in) const {
+    return changes_projections() ? projection_norm_forward(projection_norm_inputs(qkv, in)) : qkv;
+  }
+
+  QkNormRopeInputs rope_inputs(const at::Tensor& changed_qkv, const Tensors& in) const {
+    QkNormRopeInputs inputs{
+        heads(changed_qkv, kWq), heads(changed_qkv, kWk), std::nullopt, std::nullopt, rope_.cos, rope_.sin,
+        spec_.norm_eps};
+    if (spec_.qk_norm == QkNorm::kPerHead) {
+      inputs.q_norm = in[kQNorm];
+      inputs.k_norm = in[kKNorm];
+    }
+    return inputs;
+  }
+
+  AttentionInputs attention_inputs(const at::Tensor& changed_qkv, const Tensors& in) const {
+    const auto [q, k] = qk_norm_rope_forward(rope_inputs(changed_qkv, in));
+    return {q, k, heads(changed_qkv, kWv)};
   }
 
   // Whether anything before the attention is trained.
@@ -154,13 +182,23 @@ class AttentionHalf final : public Block {
                                      Tensors& result) const {
     const AttentionForward forward{kernel_, saved[kOut].unflatten(1, {spec_.num_heads, spec_.head_dim}),
                                    saved[kLogsumexp], saved[kSeed], saved[kOffset]};
+    const at::Tensor changed_qkv = changed(saved[kQkv], saved);
     const auto [grad_q, grad_k, grad_v] =
         attention_backward(grad_out.unflatten(1, {spec_.num_heads, spec_.head_dim}),
-                           rotated(saved[kQkv], saved), forward, spec_, layout_);
+                           attention_inputs(changed_qkv, saved), forward, spec_, layout_);
     at::Tensor grad_qkv;
     std::tie(grad_qkv, result[kQNorm], result[kKNorm]) =
-        qk_norm_rope_backward(grad_q, grad_k, grad_v, rope_inputs(saved[kQkv], saved));
-    return grad_qkv;
+        qk_norm_rope_backward(grad_q, grad_k, grad_v, rope_inputs(changed_qkv, saved));
+    if (!changes_projections()) {
+      return grad_qkv;
+    }
+    const ProjectionNormGrads grads =
+        projection_norm_backward(grad_qkv, projection_norm_inputs(saved[kQkv], saved));
+    if (spec_.qk_norm == QkNorm::kAllHeads) {
+      result[kQNorm] = grads.q_norm;
+      result[kKNorm] = grads.k_norm;
+    }
+    return grads.qkv;
   }
 
   void backward_through_projections(const Tensors& saved, const at::Tensor& grad_qkv,

@@ -1,8 +1,8 @@
 // The attention half of a decoder layer: out = x + o(attention(q, k, v)), with q, k, v projected from rms_norm(x), q and k normalised
-// per head (where the model does) and rotated by position.
+// and all three cut off (where the model does), q and k rotated by position.
 //
 // One block. Saved: x, the weights, 1 / rms of each token, the projections qkv [T, (h + 2g) d], the attention output [T, h d] and its
-// logsumexp. The normalised input and the rotated q and k are computed again in backward.
+// logsumexp. The normalised input and what attention takes are computed again in backward.
 //
 // Legend: T tokens, H hidden, h query heads, g key/value heads, d head size.
 #pragma once
@@ -16,11 +16,12 @@
 namespace phalanx {
 
 struct AttentionWeights {
-  at::Tensor norm;            // [H]
-  LinearWeights q;            // [h d, H]
-  LinearWeights k, v;         // [g d, H]
-  LinearWeights o;            // [H, h d]
-  at::Tensor q_norm, k_norm;  // [d], undefined where the spec has no qk_norm
+  at::Tensor norm;     // [H]
+  LinearWeights q;     // [h d, H]
+  LinearWeights k, v;  // [g d, H]
+  LinearWeights o;     // [H, h d]
+  at::Tensor q_norm,
+      k_norm;  // [d] per head, [h d] and [g d] over all heads, undefined where the spec has no qk_norm
 };
 
 // Differentiable in x and all weights, which share one dtype. x [T, H]. When the weights of q, k and v lie side by side in memory their

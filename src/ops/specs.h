@@ -15,15 +15,20 @@ struct RopeSpec {
   double attention_scaling = 1.0;  // cos and sin are multiplied by it
 };
 
+// Where q and k get an RMSNorm before RoPE: nowhere, on each head by itself, or on all heads of the projection together.
+enum class QkNorm { kNone, kPerHead, kAllHeads };
+
 struct AttentionSpec {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
   double scale = 0.0;                          // of the scores, head_dim^-0.5 as a rule
   std::optional<std::int64_t> sliding_window;  // a query sees this many keys, itself included
-  bool bias = false;                           // on q, k, v and o
-  bool qk_norm = false;                        // RMSNorm over head_dim on q and k before RoPE
-  double norm_eps = 1e-6;                      // of the q and k norms
+  bool qkv_bias = false;
+  bool out_bias = false;  // on o
+  QkNorm qk_norm = QkNorm::kNone;
+  double norm_eps = 1e-6;          // of the q and k norms
+  std::optional<double> clip_qkv;  // q, k and v are cut off at +-this, after a norm over all heads
 };
 
 enum class ScoreFunction { kSoftmax, kSigmoid };

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 namespace phalanx {
 namespace {
@@ -27,7 +28,7 @@ AttentionSpec make_spec(std::int64_t heads, std::int64_t kv_heads, std::int64_t 
   spec.head_dim = head_dim;
   spec.scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   spec.sliding_window = window;
-  spec.qk_norm = true;
+  spec.qk_norm = QkNorm::kPerHead;
   return spec;
 }
 
@@ -44,6 +45,7 @@ RopeTable rope_of(const AttentionSpec& spec, const SequenceLayout& layout, at::S
 Tensors half_inputs(const AttentionSpec& spec, std::int64_t tokens, std::int64_t hidden,
                     at::ScalarType dtype) {
   const std::int64_t query = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
+  const bool all_heads = spec.qk_norm == QkNorm::kAllHeads;
   return {random_tensor({tokens, hidden}, dtype),
           random_tensor({hidden}, dtype),
           random_tensor({query, hidden}, dtype).mul(0.2),
@@ -54,8 +56,8 @@ Tensors half_inputs(const AttentionSpec& spec, std::int64_t tokens, std::int64_t
           random_tensor({kv}, dtype),
           random_tensor({kv}, dtype),
           random_tensor({hidden}, dtype),
-          random_tensor({spec.head_dim}, dtype),
-          random_tensor({spec.head_dim}, dtype)};
+          random_tensor({all_heads ? query : spec.head_dim}, dtype),
+          random_tensor({all_heads ? kv : spec.head_dim}, dtype)};
 }
 
 AttentionWeights weights_of(const Tensors& in) {
@@ -89,6 +91,30 @@ TEST(Attention, HalfMatchesReference) {
     expect_half(make_spec(3, 1, 6), lengths, at::kFloat, 1e-5);
     expect_half(make_spec(2, 2, 10, 3), lengths, at::kFloat, 1e-5);
   }
+}
+
+AttentionSpec over_all_heads(AttentionSpec spec, std::optional<double> clip) {
+  spec.qk_norm = QkNorm::kAllHeads;
+  spec.clip_qkv = clip;
+  return spec;
+}
+
+TEST(Attention, NormsOverAllHeadsAndClippedProjections) {
+  for (const std::optional<double> clip : {std::optional<double>(), std::optional<double>(0.4)}) {
+    expect_half(over_all_heads(make_spec(4, 2, 8), clip), {9, 3}, at::kFloat, 1e-5);
+    expect_half(over_all_heads(make_spec(3, 1, 6), clip), {5, 5}, at::kFloat, 1e-5);
+  }
+  AttentionSpec per_head = make_spec(4, 2, 8);
+  per_head.clip_qkv = 0.4;
+  expect_half(per_head, {7}, at::kFloat, 1e-5);
+  expect_half(over_all_heads(make_spec(4, 2, 8), 0.4), {7, 5}, at::kBFloat16, 6e-2);
+}
+
+TEST(Attention, GradientsOfNormsOverAllHeadsInDoublePrecision) {
+  const AttentionSpec spec = over_all_heads(make_spec(2, 1, 4), 1.5);
+  const SequenceLayout layout = layout_from_lengths({4, 1});
+  const Half half{spec, layout, rope_of(spec, layout, at::kDouble)};
+  testing::expect_gradients(half.fused, half_inputs(spec, 5, 6, at::kDouble));
 }
 
 // One key has the weight 1 whatever q and k are: their gradient is rounding, compared with nothing.
@@ -130,7 +156,7 @@ TEST(Attention, HalfGradientsInDoublePrecision) {
 
 TEST(Attention, WithoutNormsAndBiases) {
   AttentionSpec spec = make_spec(2, 2, 4);
-  spec.qk_norm = false;
+  spec.qk_norm = QkNorm::kNone;
   const SequenceLayout layout = layout_from_lengths({6});
   const RopeTable rope = rope_of(spec, layout, at::kFloat);
   const auto bare = [](const Tensors& in) {
@@ -199,8 +225,7 @@ TEST(Attention, FrozenWeightsGetNoGradient) {
   }
 }
 
-TEST(Attention, TrainsAnySingleInputAlone) {
-  const AttentionSpec spec = make_spec(2, 1, 4);
+void expect_any_input_trains_alone(const AttentionSpec& spec) {
   const SequenceLayout layout = layout_from_lengths({4, 3});
   const Half half{spec, layout, rope_of(spec, layout, at::kDouble)};
   const Tensors in = half_inputs(spec, 7, 6, at::kDouble);
@@ -215,6 +240,11 @@ TEST(Attention, TrainsAnySingleInputAlone) {
     ASSERT_TRUE(gradients[0].defined()) << trained;
     EXPECT_LE((gradients[0] - gradients[1]).abs().max().item<double>(), 1e-9) << trained;
   }
+}
+
+TEST(Attention, TrainsAnySingleInputAlone) {
+  expect_any_input_trains_alone(make_spec(2, 1, 4));
+  expect_any_input_trains_alone(over_all_heads(make_spec(2, 1, 4), 0.5));
 }
 
 TEST(Attention, TheSameOnAnyNumberOfThreads) {
@@ -247,14 +277,19 @@ TEST(Attention, ShapesThatDoNotFitAreRefused) {
   const SequenceLayout layout = layout_from_lengths({4});
   const RopeTable rope = rope_of(spec, layout, at::kFloat);
   Tensors in = half_inputs(spec, 4, 6, at::kFloat);
-  in[3] = random_tensor({5, 6});
-  try {
-    attention_half(in[0], weights_of(in), spec, kEps, rope, layout);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("k has shape [5, 6]; expected [4, 6]"), std::string::npos)
-        << error.what();
-  }
+  const auto expect_refusal = [&](const char* message) {
+    try {
+      attention_half(in[0], weights_of(in), spec, kEps, rope, layout);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
+    }
+  };
+  const at::Tensor k = std::exchange(in[3], random_tensor({5, 6}));
+  expect_refusal("k has shape [5, 6]; expected [4, 6]");
+  in[3] = k;
+  in[10] = random_tensor({8});
+  expect_refusal("q_norm has shape [8]; expected [4]");
 }
 
 }  // namespace

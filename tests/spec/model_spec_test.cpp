@@ -78,6 +78,31 @@ TEST(ModelSpec, MixtralOf8Times7BillionParameters) {
       "to 0, as released models have it");
 }
 
+// Sizes as published: 6.9 billion parameters, 1.3 of them active.
+TEST(ModelSpec, OlmoeOf7BillionParameters) {
+  const Json released =
+      Json::parse(R"({"model_type": "olmoe", "intermediate_size": 1024, "clip_qkv": 8})", "");
+  const ModelSpec spec = make_model_spec(released, "config.json");
+  EXPECT_EQ(spec.num_parameters(), 6919161856);
+  EXPECT_NEAR(static_cast<double>(spec.num_active_parameters()), 1.28e9, 0.01e9);
+  EXPECT_EQ(spec.layers.front().attention.clip_qkv, 8.0);
+  EXPECT_EQ(error_of(Json::parse(R"({"model_type": "olmoe", "head_dim": 64})", "")),
+            "M/config.json: head_dim is 64; this family's heads must make up hidden_size together");
+}
+
+TEST(ModelSpec, ThePaddingTokenIsTheStatedOneOrTheFamilysDefault) {
+  const auto token = [](const char* config) {
+    return make_model_spec(Json::parse(config, ""), "config.json").pad_token;
+  };
+  EXPECT_EQ(token(R"({"model_type": "olmoe"})"), 1);
+  EXPECT_EQ(token(R"({"model_type": "olmoe", "pad_token_id": null})"), std::nullopt);
+  EXPECT_EQ(token(R"({"model_type": "mixtral"})"), std::nullopt);
+  EXPECT_EQ(token(R"({"model_type": "mixtral", "pad_token_id": 7})"), 7);
+  EXPECT_EQ(token(R"({"model_type": "mixtral", "pad_token_id": -1})"), 31999);
+  EXPECT_EQ(error_of(Json::parse(R"({"model_type": "mixtral", "pad_token_id": 32000})", "")),
+            "M/config.json: pad_token_id is 32000; it must be an integer from -32000 to 31999");
+}
+
 TEST(ModelSpec, UnknownFamilyNamesTheNearest) {
   Json config = qwen3_30b();
   config.set("model_type", "qwen3_mo");

@@ -3,7 +3,7 @@
 Each case is a name, keyword arguments of the family's Transformers config, and a kind of batch (see `batches.py`).
 """
 
-from transformers import MixtralConfig, Qwen3MoeConfig
+from transformers import MixtralConfig, OlmoeConfig, Qwen3MoeConfig
 
 # Fields that every family has.
 COMMON_BASE = dict(
@@ -31,6 +31,8 @@ COMMON_CASES = [
     ("packed documents", dict(num_experts_per_tok=3), "packed"),
     ("packed documents, auxiliary loss", dict(output_router_logits=True, router_aux_loss_coef=0.3), "packed"),
     ("one token", {}, "one token"),
+    ("padding token", dict(pad_token_id=5), "rows"),
+    ("no padding token", dict(pad_token_id=None), "rows"),
     ("crowded and idle experts", {}, "rows"),
 ]  # fmt: skip
 
@@ -42,6 +44,19 @@ MIXTRAL_CASES = [
     ("head size of its own", dict(head_dim=20), "rows"),
     ("sliding window", dict(sliding_window=5), "rows"),
     ("rope theta", dict(rope_parameters=dict(rope_type="default", rope_theta=100.0)), "rows"),
+]  # fmt: skip
+
+OLMOE_BASE = dict(COMMON_BASE, intermediate_size=24, num_experts=6)
+
+OLMOE_CASES = [
+    ("clipped projections", dict(clip_qkv=0.5), "rows"),
+    ("clipped projections, packed documents", dict(clip_qkv=1.0, num_key_value_heads=1), "packed"),
+    ("top-8 of 16", dict(num_experts=16, num_experts_per_tok=8), "rows"),
+    ("top-1", dict(num_experts_per_tok=1), "rows"),
+    ("renormalisation", dict(norm_topk_prob=True), "rows"),
+    ("odd sizes", dict(hidden_size=44, intermediate_size=20, num_experts=5, num_attention_heads=2,
+                       vocab_size=101), "rows"),
+    ("attention bias", dict(attention_bias=True), "rows"),
 ]  # fmt: skip
 
 QWEN3_MOE_BASE = dict(
@@ -73,6 +88,7 @@ QWEN3_MOE_CASES = [
 
 FAMILIES = {
     "mixtral": (MixtralConfig, MIXTRAL_BASE, MIXTRAL_CASES),
+    "olmoe": (OlmoeConfig, OLMOE_BASE, OLMOE_CASES),
     "qwen3_moe": (Qwen3MoeConfig, QWEN3_MOE_BASE, QWEN3_MOE_CASES),
 }
 

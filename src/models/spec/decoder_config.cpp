@@ -16,6 +16,19 @@ std::optional<Dtype> read_dtype(const ConfigReader& config) {
   return std::nullopt;
 }
 
+// A null says that there is none, also where the family has a default. A negative one counts from the end, as in torch.
+std::optional<std::int64_t> read_pad_token(const ConfigReader& config, std::int64_t vocab_size,
+                                           std::optional<std::int64_t> fallback) {
+  if (config.json().find("pad_token_id") == nullptr) {
+    return fallback;
+  }
+  if (!config.has("pad_token_id")) {
+    return std::nullopt;
+  }
+  const std::int64_t token = config.integer({"pad_token_id"}, std::nullopt, -vocab_size, vocab_size - 1);
+  return token < 0 ? token + vocab_size : token;
+}
+
 }  // namespace
 
 ModelSpec read_decoder(const ConfigReader& config, const DecoderDefaults& defaults) {
@@ -27,6 +40,7 @@ ModelSpec read_decoder(const ConfigReader& config, const DecoderDefaults& defaul
   spec.norm_eps = config.number("rms_norm_eps", defaults.norm_eps, 0.0, 1.0);
   spec.initializer_range = config.number("initializer_range", 0.02, 0.0, 10.0);
   spec.tied_head = config.boolean("tie_word_embeddings", false);
+  spec.pad_token = read_pad_token(config, spec.vocab_size, defaults.pad_token);
   if (config.boolean("output_router_logits", false)) {
     spec.router_aux_loss_coef = config.number("router_aux_loss_coef", defaults.aux_loss_coef, 0.0, 1e6);
   }

@@ -5,6 +5,7 @@
 #include "models/spec/model_spec.h"
 
 #include <initializer_list>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct DecoderDefaults {
   std::int64_t max_positions;
   double norm_eps = 1e-6;
   double aux_loss_coef = 0.001;
+  std::optional<std::int64_t> pad_token = std::nullopt;
 };
 
 // Everything of a ModelSpec but rope, layers, parameters and weights. Refuses another activation than SiLU and dropout.

@@ -33,13 +33,14 @@ void add_attention(const AttentionSpec& attention, std::int64_t hidden, const st
                    ParameterList& list) {
   const std::int64_t query_width = attention.num_heads * attention.head_dim;
   const std::int64_t kv_width = attention.num_kv_heads * attention.head_dim;
-  list.linear(prefix + "q_proj", query_width, hidden, attention.bias);
-  list.linear(prefix + "k_proj", kv_width, hidden, attention.bias);
-  list.linear(prefix + "v_proj", kv_width, hidden, attention.bias);
-  list.linear(prefix + "o_proj", hidden, query_width, attention.bias);
-  if (attention.qk_norm) {
-    list.vector(prefix + "q_norm.weight", attention.head_dim);
-    list.vector(prefix + "k_norm.weight", attention.head_dim);
+  list.linear(prefix + "q_proj", query_width, hidden, attention.qkv_bias);
+  list.linear(prefix + "k_proj", kv_width, hidden, attention.qkv_bias);
+  list.linear(prefix + "v_proj", kv_width, hidden, attention.qkv_bias);
+  list.linear(prefix + "o_proj", hidden, query_width, attention.out_bias);
+  if (attention.qk_norm != QkNorm::kNone) {
+    const bool per_head = attention.qk_norm == QkNorm::kPerHead;
+    list.vector(prefix + "q_norm.weight", per_head ? attention.head_dim : query_width);
+    list.vector(prefix + "k_norm.weight", per_head ? attention.head_dim : kv_width);
   }
 }
 

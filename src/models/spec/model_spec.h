@@ -45,6 +45,7 @@ struct ModelSpec {
   double norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tied_head = false;
+  std::optional<std::int64_t> pad_token;  // its embedding gets no gradient from the input side
   double router_aux_loss_coef =
       0.0;                     // 0 unless config.json asks for the auxiliary loss (output_router_logits)
   std::optional<Dtype> dtype;  // of the checkpoint, as config.json states it

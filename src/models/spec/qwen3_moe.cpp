@@ -8,8 +8,8 @@ namespace phalanx {
 ModelSpec qwen3_moe_spec(const ConfigReader& config) {
   ModelSpec spec = read_decoder(config, {.vocab_size = 151936, .hidden_size = 2048, .max_positions = 32768});
   AttentionSpec attention = read_attention(config, spec, {.heads = 32, .kv_heads = 4});
-  attention.qk_norm = true;
-  attention.bias = config.boolean("attention_bias", false);
+  attention.qk_norm = QkNorm::kPerHead;
+  attention.qkv_bias = attention.out_bias = config.boolean("attention_bias", false);
   if (config.boolean("use_sliding_window", false) && config.has("sliding_window")) {
     attention.sliding_window = config.integer({"sliding_window"}, std::nullopt, 1, 1 << 30);
   }

@@ -7,11 +7,13 @@ namespace phalanx {
 // Each is defined in the file of its name; decoder_weights serves every family whose checkpoints have the usual names.
 ModelSpec mixtral_spec(const ConfigReader& config);
 WeightMap mixtral_weights(const ModelSpec& spec);
+ModelSpec olmoe_spec(const ConfigReader& config);
 ModelSpec qwen3_moe_spec(const ConfigReader& config);
 
 const std::vector<ModelFamily>& model_families() {
   static const std::vector<ModelFamily> kFamilies = {
       {"mixtral", "MixtralForCausalLM", mixtral_spec, mixtral_weights},
+      {"olmoe", "OlmoeForCausalLM", olmoe_spec, decoder_weights},
       {"qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_spec, decoder_weights},
   };
   return kFamilies;
