@@ -10,7 +10,12 @@ from pathlib import Path
 
 from phalanx.errors import NOT_ACCEPTABLE
 
-PYTHON_COMMANDS = {"prepare": "phalanx.prepare", "plot": "phalanx.plot", "demo": "phalanx.demo.__main__"}
+PYTHON_COMMANDS = {
+    "prepare": "phalanx.prepare",
+    "plot": "phalanx.plot",
+    "demo": "phalanx.demo.__main__",
+    "bench": "phalanx.bench.__main__",
+}
 
 
 def main() -> int:

@@ -1,14 +1,5 @@
 """The C++ model seen from Python."""
 
-import os
-
-import torch
-
-
-def load_engine():
-    """Loads the engine of the build under test (see tests/conftest.py)."""
-    torch.ops.load_library(os.environ["PHALANX_LIBRARY"])
-
 
 def run(model, batch):
     """Loss, logits of the real positions, gradient by parameter name: what `oracle.run` gives."""

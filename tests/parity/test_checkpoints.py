@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from engine import load_engine
 from oracle import random_model
 from safetensors.torch import load_file
 
+from engine_library import load_engine
 from families import FAMILIES
 
 load_engine()

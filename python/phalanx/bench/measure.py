@@ -1,0 +1,122 @@
+"""Times, memory and kernels of a step."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import subprocess
+import time
+from dataclasses import asdict, dataclass
+
+import torch
+
+GIB = 1 << 30
+
+
+@dataclass
+class Kernel:
+    name: str
+    calls: int
+    ms: float
+
+
+@dataclass
+class Result:
+    """What was measured of one system; times in ms, memory in GiB."""
+
+    system: str
+    loss: float
+    first_step_s: float
+    step_ms: float  # median
+    steps_ms: list[float]
+    tokens_per_second: float
+    model_tflops: float
+    allocated_gib: float  # peaks of the measured steps
+    reserved_gib: float
+    kernels: list[Kernel]
+    versions: dict
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+
+def step(system) -> torch.Tensor:
+    """Forward and backward from empty gradients."""
+    for parameter in system.parameters.values():
+        parameter.grad = None
+    loss = system.loss()
+    loss.backward()
+    return loss.detach()
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def timed_steps(system, count: int) -> list[float]:
+    """Milliseconds of each of `count` steps that follow each other without a wait."""
+    if not torch.cuda.is_available():
+        times = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            step(system)
+            times.append((time.perf_counter() - begin) * 1e3)
+        return times
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        step(system)
+        mark.record()
+    synchronize()
+    return [begin.elapsed_time(end) for begin, end in itertools.pairwise(marks)]
+
+
+def kernels_of(system) -> list[Kernel]:
+    """The kernels of one step, most time first."""
+    if not torch.cuda.is_available():
+        return []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step(system)
+        synchronize()
+    events = [event for event in profile.key_averages() if event.device_time_total > 0]
+    kernels = [Kernel(event.key, event.count, event.device_time_total / 1e3) for event in events]
+    return sorted(kernels, key=lambda kernel: -kernel.ms)
+
+
+def measure(system, warmup: int, steps: int, tokens: int, flops_per_token: float) -> Result:
+    begin = time.perf_counter()
+    loss = step(system).item()
+    first = time.perf_counter() - begin
+    timed_steps(system, warmup)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    times = timed_steps(system, steps)
+    peaks = [0.0, 0.0]
+    if torch.cuda.is_available():
+        peaks = [torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB]
+    median = statistics.median(times)
+    rate = tokens / median * 1e3
+    return Result(
+        system=system.name,
+        loss=loss,
+        first_step_s=first,
+        step_ms=median,
+        steps_ms=times,
+        tokens_per_second=rate,
+        model_tflops=rate * flops_per_token / 1e12,
+        allocated_gib=peaks[0],
+        reserved_gib=peaks[1],
+        kernels=kernels_of(system),
+        versions=system.versions(),
+    )
+
+
+def device_state() -> dict:
+    """Name, driver, clocks, power and temperature of the GPU, as nvidia-smi gives them."""
+    if not torch.cuda.is_available():
+        return {"name": "CPU"}
+    fields = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader", "--id=0"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return dict(zip(fields.split(","), found.stdout.strip().split(", "), strict=False))
