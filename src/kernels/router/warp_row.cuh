@@ -2,30 +2,13 @@
 //
 // kPerLane = ceil(E / 32) is a template parameter, so that the row stays in registers.
 #pragma once
+#include "kernels/common/reduce.cuh"
+
 #include <cuda_bf16.h>
 
 #include <type_traits>
 
 namespace phalanx::kernels {
-
-inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int kWarpSize = 32;
-
-__device__ inline float warp_sum(float value) {
-#pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, offset);
-  }
-  return value;
-}
-
-__device__ inline float warp_max(float value) {
-#pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, offset));
-  }
-  return value;
-}
 
 template <int kPerLane>
 struct WarpRow {
