@@ -27,7 +27,7 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
       "_cross_entropy_rows(Tensor(a!) logits, Tensor labels, Tensor weights, bool make_gradient, bool "
       "want_entropy) "
       "-> (Tensor, Tensor, Tensor)");
-  m.def("_gather_rows(Tensor x, Tensor choices, int top_k, Tensor? weights) -> Tensor");
+  m.def("_gather_rows(Tensor x, Tensor rows, Tensor? weights) -> Tensor");
   m.def("_global_norm(Tensor[] tensors) -> Tensor");
   m.def("_group_by_expert(Tensor indices, int num_experts) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("_grouped_linear(Tensor x, Tensor weight, Tensor ends, int implementation) -> Tensor");

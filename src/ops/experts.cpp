@@ -98,8 +98,8 @@ at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Ten
 ExpertsForward experts_forward(const at::Tensor& x, const at::Tensor& weights, const ExpertGroups& groups,
                                const ExpertWeights& experts, const std::optional<at::Tensor>& residual,
                                ExpertsImplementation implementation) {
-  at::Tensor gathered = gather_rows(x, groups.choices, weights.size(1), std::nullopt);  // [R, H]
-  at::Tensor z, activation;                                                             // [R, 2I], [R, I]
+  at::Tensor gathered = gather_rows(x, groups.rows, std::nullopt);  // [R, H]
+  at::Tensor z, activation;                                         // [R, 2I], [R, I]
   if (implementation == ExpertsImplementation::kPhalanx) {
     std::tie(z, activation) = grouped_linear_swiglu(gathered, experts.gate_up, groups.ends);
   } else {
@@ -115,15 +115,14 @@ ExpertsGrads experts_backward(const at::Tensor& grad_out, const at::Tensor& x, c
                               const ExpertGroups& groups, const at::Tensor& z, const ExpertWeights& experts,
                               const ExpertsNeeds& needs, ExpertsImplementation implementation) {
   ExpertsGrads grads;
-  const std::int64_t top_k = weights.size(1);
   if (!needs.x && !needs.weights && !needs.gate_up) {
     if (needs.down) {
-      const at::Tensor grad_y = gather_rows(grad_out, groups.choices, top_k, weights);  // [R, H]
+      const at::Tensor grad_y = gather_rows(grad_out, groups.rows, weights);  // [R, H]
       grads.down = grouped_linear_weight_grad(grad_y, swiglu_forward(z), groups.ends, implementation);
     }
     return grads;
   }
-  at::Tensor upstream = gather_rows(grad_out, groups.choices, top_k, std::nullopt);  // [R, H]
+  at::Tensor upstream = gather_rows(grad_out, groups.rows, std::nullopt);  // [R, H]
   DownGrads down = through_down(upstream, z, weights, groups, experts.down, needs, implementation);
   grads.weights = down.weights;
   if (needs.down) {
@@ -132,7 +131,7 @@ ExpertsGrads experts_backward(const at::Tensor& grad_out, const at::Tensor& x, c
   upstream.reset();  // each of these tensors is half a gigabyte in a large model
   down.weighted_activation.reset();
   if (needs.gate_up) {
-    const at::Tensor rows = gather_rows(x, groups.choices, top_k, down.missing_weights);  // [R, H]
+    const at::Tensor rows = gather_rows(x, groups.rows, down.missing_weights);  // [R, H]
     grads.gate_up = grouped_linear_weight_grad(down.z, rows, groups.ends, implementation);
   }
   if (needs.x) {

@@ -7,8 +7,7 @@ namespace phalanx {
 namespace {
 
 using Group = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, std::int64_t);
-using Gather = at::Tensor(const at::Tensor&, const at::Tensor&, std::int64_t,
-                          const std::optional<at::Tensor>&);
+using Gather = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&);
 using Combine = at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
                            const std::optional<at::Tensor>&);
 
@@ -23,10 +22,10 @@ ExpertGroups group_by_expert(const at::Tensor& indices, std::int64_t num_experts
   return {counts, ends, choices, rows};
 }
 
-at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows,
                        const std::optional<at::Tensor>& weights) {
   static const auto op = find_operator<Gather>("phalanx::_gather_rows");
-  return op.call(x, choices, top_k, weights);
+  return op.call(x, rows, weights);
 }
 
 at::Tensor combine_rows(const at::Tensor& values, const at::Tensor& rows,
@@ -42,9 +41,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_meta(
           indices.new_empty_symint(indices.sym_sizes())};
 }
 
-at::Tensor gather_rows_meta(const at::Tensor& x, const at::Tensor& choices, std::int64_t,
-                            const std::optional<at::Tensor>&) {
-  return x.new_empty_symint({choices.sym_size(0), x.sym_size(1)});
+at::Tensor gather_rows_meta(const at::Tensor& x, const at::Tensor& rows, const std::optional<at::Tensor>&) {
+  return x.new_empty_symint({rows.sym_numel(), x.sym_size(1)});
 }
 
 at::Tensor combine_rows_meta(const at::Tensor& values, const at::Tensor& rows,

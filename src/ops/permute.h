@@ -23,9 +23,9 @@ struct ExpertGroups {
 // indices [T, K] int32 in [0, E). Throws Error for an index outside.
 ExpertGroups group_by_expert(const at::Tensor& indices, std::int64_t num_experts);
 
-// out[r] = weights[c] * x[c / K] with c = choices[r]. x [T, H], weights [T, K] or absent -> [R, H] like x.
-at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
-                       const std::optional<at::Tensor>& weights);
+// out[rows[t, k]] = weights[t, k] * x[t]: each row is read once and written K times. x [T, H], rows [T, K], weights [T, K] or
+// absent -> [R, H] like x.
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows, const std::optional<at::Tensor>& weights);
 
 // out[t] = residual[t] + sum over k of weights[t, k] * values[rows[t, k]], in order of k, in fp32 (fp64), rounded
 // once. values [R, H], rows [T, K], weights [T, K] or absent, residual [T, H] or absent -> [T, H] like values.
@@ -39,11 +39,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_meta(
                                                                                 std::int64_t num_experts);
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_cuda(const at::Tensor& indices,
                                                                                 std::int64_t num_experts);
-at::Tensor gather_rows_cpu(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_cpu(const at::Tensor& x, const at::Tensor& rows,
                            const std::optional<at::Tensor>& weights);
-at::Tensor gather_rows_meta(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_meta(const at::Tensor& x, const at::Tensor& rows,
                             const std::optional<at::Tensor>& weights);
-at::Tensor gather_rows_cuda(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_cuda(const at::Tensor& x, const at::Tensor& rows,
                             const std::optional<at::Tensor>& weights);
 at::Tensor combine_rows_cpu(const at::Tensor& values, const at::Tensor& rows,
                             const std::optional<at::Tensor>& weights,
@@ -57,7 +57,7 @@ at::Tensor combine_rows_cuda(const at::Tensor& values, const at::Tensor& rows,
 
 // The same in plain ATen operations: the oracle of the tests.
 ExpertGroups group_by_expert_reference(const at::Tensor& indices, std::int64_t num_experts);
-at::Tensor gather_rows_reference(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_reference(const at::Tensor& x, const at::Tensor& rows,
                                  const std::optional<at::Tensor>& weights);
 at::Tensor combine_rows_reference(const at::Tensor& values, const at::Tensor& rows,
                                   const std::optional<at::Tensor>& weights,

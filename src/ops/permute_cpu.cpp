@@ -96,25 +96,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_cpu(c
   return {counts, ends, choices, rows};
 }
 
-at::Tensor gather_rows_cpu(const at::Tensor& x_in, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_cpu(const at::Tensor& x_in, const at::Tensor& rows,
                            const std::optional<at::Tensor>& weights_in) {
   const at::Tensor x = x_in.contiguous();
   const at::Tensor weights = contiguous_or_undefined(weights_in);
-  const std::int64_t rows = choices.numel(), width = x.size(1);
-  at::Tensor out = x.new_empty({rows, width});
+  const std::int64_t tokens = rows.size(0), top_k = rows.size(1), width = x.size(1);
+  at::Tensor out = x.new_empty({rows.numel(), width});
   AT_DISPATCH_FLOATING_TYPES_AND(at::kBFloat16, x.scalar_type(), "gather_rows", [&] {
     const auto* x_data = x.const_data_ptr<scalar_t>();
-    const auto* choice = choices.const_data_ptr<std::int32_t>();
+    const auto* row = rows.const_data_ptr<std::int32_t>();
     const auto* weight = data_or_null<scalar_t>(weights);
     auto* out_data = out.mutable_data_ptr<scalar_t>();
-    cpu::parallel_rows(rows, width, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const auto* source = x_data + choice[row] / top_k * width;
+    cpu::parallel_rows(tokens, top_k * width, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t choice = begin * top_k; choice < end * top_k; ++choice) {
+        const auto* source = x_data + choice / top_k * width;
+        auto* target = out_data + row[choice] * width;
         if (weight == nullptr) {
-          std::memcpy(out_data + row * width, source, width * sizeof(scalar_t));
+          std::memcpy(target, source, width * sizeof(scalar_t));
         } else {
-          scale_row(source, static_cast<compute_t<scalar_t>>(weight[choice[row]]), out_data + row * width,
-                    width);
+          scale_row(source, static_cast<compute_t<scalar_t>>(weight[choice]), target, width);
         }
       }
     });

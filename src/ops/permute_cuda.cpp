@@ -27,20 +27,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> group_by_expert_cuda(
   return {counts, ends, choices, rows};
 }
 
-at::Tensor gather_rows_cuda(const at::Tensor& x_in, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_cuda(const at::Tensor& x_in, const at::Tensor& rows,
                             const std::optional<at::Tensor>& weights_in) {
   const cuda::Launch launch(x_in);
   const at::Tensor x = x_in.contiguous();
   const at::Tensor weights = cuda::operand(weights_in, x.scalar_type());
-  at::Tensor out = x.new_empty({choices.numel(), x.size(1)});
+  at::Tensor out = x.new_empty({rows.numel(), x.size(1)});
   kernels::GatherRowsParams params;
   params.x = x.const_data_ptr();
-  params.choices = choices.const_data_ptr<std::int32_t>();
+  params.rows = rows.const_data_ptr<std::int32_t>();
   params.weights = cuda::data_or_null(weights);
   params.out = out.mutable_data_ptr();
-  params.rows = choices.numel();
+  params.tokens = rows.size(0);
   params.width = x.size(1);
-  params.top_k = static_cast<int>(top_k);
+  params.top_k = static_cast<int>(rows.size(1));
   params.element = cuda::element_of(x, "gather_rows");
   kernels::gather_rows(params, launch.stream());
   return out;

@@ -13,13 +13,11 @@ ExpertGroups group_by_expert_reference(const at::Tensor& indices, std::int64_t n
           choices.argsort().to(at::kInt).view_as(indices)};
 }
 
-at::Tensor gather_rows_reference(const at::Tensor& x, const at::Tensor& choices, std::int64_t top_k,
+at::Tensor gather_rows_reference(const at::Tensor& x, const at::Tensor& rows,
                                  const std::optional<at::Tensor>& weights) {
-  const at::Tensor rows = x.index_select(0, choices.floor_divide(top_k));
-  if (!weights.has_value()) {
-    return rows;
-  }
-  return rows * weights->flatten().index_select(0, choices).unsqueeze(1);
+  const at::Tensor choices = rows.flatten().argsort();  // of each row
+  const at::Tensor gathered = x.index_select(0, choices.floor_divide(rows.size(1)));
+  return weights.has_value() ? gathered * weights->flatten().index_select(0, choices).unsqueeze(1) : gathered;
 }
 
 at::Tensor combine_rows_reference(const at::Tensor& values, const at::Tensor& rows,

@@ -1,5 +1,4 @@
 #include "kernels/common/column_sum.h"
-
 #include "kernels/common/launch.cuh"
 
 namespace phalanx::kernels {

@@ -1,9 +1,8 @@
 // RMSNorm and its gradient, both bound by memory: a row is read once and stays in the registers of its block.
-#include "kernels/norm/rms_norm.h"
-
 #include "kernels/common/launch.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/row_part.cuh"
+#include "kernels/norm/rms_norm.h"
 
 #include <algorithm>
 
@@ -11,7 +10,8 @@ namespace phalanx::kernels {
 namespace {
 
 constexpr int kMaxWidth = 16384;
-constexpr int kScalarVectors = 16;  // of a thread where rows cannot be read 16 bytes at a time: 1,024 threads hold kMaxWidth
+constexpr int kScalarVectors =
+    16;  // of a thread where rows cannot be read 16 bytes at a time: 1,024 threads hold kMaxWidth
 
 void check_width(const char* kernel, std::int64_t width) {
   PHALANX_CHECK(width >= 1 && width <= kMaxWidth, Error, kernel, ": rows of ", width, " values; 1 to ",
@@ -67,7 +67,8 @@ class BackwardBlock {
  public:
   using Part = RowPart<T, kWidth, kVectors>;
 
-  __device__ explicit BackwardBlock(const RmsNormBackwardParams& p) : p_(p), width_(static_cast<int>(p.width)) {
+  __device__ explicit BackwardBlock(const RmsNormBackwardParams& p)
+      : p_(p), width_(static_cast<int>(p.width)) {
     weight_.clear();
     weight_.load(static_cast<const T*>(p.weight), width_);
   }

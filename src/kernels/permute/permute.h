@@ -27,15 +27,15 @@ struct GroupByExpertParams {
 std::int64_t group_by_expert_workspace(std::int64_t choice_count, int experts);
 void group_by_expert(const GroupByExpertParams& params, cudaStream_t stream);
 
-// out[r] = weights[c] * x[c / K], c = choices[r]
+// out[rows[t, k]] = weights[t, k] * x[t]
 struct GatherRowsParams {
-  const void* x;                // [T, H]
-  const std::int32_t* choices;  // [R]
-  const void* weights;          // [T, K]; nullptr: 1
-  void* out;                    // [R, H]
-  std::int64_t rows;            // R
-  std::int64_t width;           // H
-  int top_k;                    // K
+  const void* x;             // [T, H]
+  const std::int32_t* rows;  // [T, K]
+  const void* weights;       // [T, K]; nullptr: 1
+  void* out;                 // [R, H]
+  std::int64_t tokens;       // T
+  std::int64_t width;        // H
+  int top_k;                 // K
   Element element;
 };
 void gather_rows(const GatherRowsParams& params, cudaStream_t stream);

@@ -8,29 +8,26 @@ namespace phalanx::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarpsPerBlock = kThreads / 32;
 
-// One warp per row.
+// One block per token, each value is read once.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads) gather_kernel(GatherRowsParams p) {
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
-  if (row >= p.rows) {
-    return;
-  }
-  const std::int32_t choice = p.choices[row];
-  const T* source = static_cast<const T*>(p.x) + std::int64_t{choice / p.top_k} * p.width;
-  T* target = static_cast<T*>(p.out) + row * p.width;
-  const float weight =
-      p.weights == nullptr ? 1.0f : static_cast<float>(static_cast<const T*>(p.weights)[choice]);
-#pragma unroll 8
-  for (std::int64_t i = threadIdx.x % 32 * kWidth; i < p.width; i += 32 * kWidth) {
+  const std::int64_t token = blockIdx.x;
+  const std::int32_t* rows = p.rows + token * p.top_k;
+  const T* weights = p.weights == nullptr ? nullptr : static_cast<const T*>(p.weights) + token * p.top_k;
+  for (std::int64_t i = threadIdx.x * kWidth; i < p.width; i += kThreads * kWidth) {
     float values[kWidth];
-    load_values<kWidth>(source + i, values);
+    load_values<kWidth>(static_cast<const T*>(p.x) + token * p.width + i, values);
+#pragma unroll 8
+    for (int k = 0; k < p.top_k; ++k) {
+      const float weight = weights == nullptr ? 1.0f : static_cast<float>(weights[k]);
+      float weighted[kWidth];
 #pragma unroll
-    for (float& value : values) {
-      value *= weight;
+      for (int v = 0; v < kWidth; ++v) {
+        weighted[v] = weight * values[v];
+      }
+      store_values<kWidth>(weighted, static_cast<T*>(p.out) + std::int64_t{rows[k]} * p.width + i);
     }
-    store_values<kWidth>(values, target + i);
   }
 }
 
@@ -62,13 +59,13 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(CombineRowsParams p) 
 }  // namespace
 
 void gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
-  if (p.rows == 0) {
+  if (p.tokens == 0) {
     return;
   }
   with_element(p.element, [&]<class T>(T) {
     const bool wide = fits_vectors<T>(p.width, p.x, p.out);
     const auto kernel = wide ? gather_kernel<T, kVectorValues<T>> : gather_kernel<T, 1>;
-    kernel<<<blocks_for(p.rows, kWarpsPerBlock), kThreads, 0, stream>>>(p);
+    kernel<<<static_cast<unsigned>(p.tokens), kThreads, 0, stream>>>(p);
   });
   check_launch("gather_rows");
 }
