@@ -8,86 +8,67 @@ import json
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from phalanx.arguments import Parser
 from phalanx.data import tokenizers
-from phalanx.data.encode import choose_processes, encode_rows
-from phalanx.data.formats import FORMATS, Format, recognise
-from phalanx.data.progress import Progress
-from phalanx.data.rows import Row, open_data_file, read_rows
-from phalanx.data.shards import VERSION, ShardWriter, check_output, is_complete, read_manifest
-from phalanx.data.supervision import Sample, Supervisor
+from phalanx.data.collect import Counts, encode_sources, recognise_source
+from phalanx.data.formats import FORMATS, parse_columns
+from phalanx.data.rows import Row
+from phalanx.data.shards import MANIFEST, VERSION, ShardWriter, check_output, is_complete, read_manifest
+from phalanx.data.sources import Source, open_sources
+from phalanx.data.supervision import Supervisor
 from phalanx.errors import NOT_ACCEPTABLE, UserError
 
 EXAMPLES = """\
 examples:
   phalanx prepare --model Qwen3-30B-A3B --data chat.jsonl --output prepared
-  phalanx prepare --model Qwen3-30B-A3B --data a.jsonl b.json --output prepared --format sharegpt
+  phalanx prepare --model Qwen3-30B-A3B --data 'chats/*.parquet' more.csv --weights 1 0.5 --output prepared
+  phalanx prepare --model Qwen3-30B-A3B --data maths.jsonl --columns question=problem answer=solution
   phalanx finetune --model Qwen3-30B-A3B --data prepared --output run
 
 formats, recognised by their columns:
-  messages         {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}
-  sharegpt         {"conversations": [{"from": "human", "value": "..."}, ...], "system": "...", "tools": "[...]"}
-  alpaca           {"instruction": "...", "input": "...", "output": "...", "system": "...", "history": [["", ""]]}
-  question_answer  {"question": "...", "answer": "..."}
+  messages              {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}
+  sharegpt              {"conversations": [{"from": "human", "value": "..."}, ...], "system": "...", "tools": "[...]"}
+  alpaca                {"instruction": "...", "input": "...", "output": "...", "history": [["...", "..."]]}
+  instruction_response  {"instruction": "...", "context": "...", "response": "..."}
+  prompt_completion     {"prompt": "...", "completion": "..."}, or a list of messages in each
+  prompt_response       {"prompt": "...", "response": "..."}
+  query_response        {"query": "...", "response": "...", "history": [["...", "..."]]}
+  question_answer       {"question": "...", "answer": "..."}
+  question_response     {"system_prompt": "...", "question": "...", "response": "..."}
+  text                  {"text": "..."}: plain text, all of it learnt, without the chat template
+Each but the last may also have the columns system or system_prompt, history and tools.
 """
 TRAIN_ON = ("assistant", "last", "all")
-LISTED_PLACES = 10  # of dropped rows
-
-
-@dataclass
-class Source:
-    """One data file."""
-
-    path: Path
-    sha256: str
-    bytes: int
-    lines: int
-    rows: int = 0
-    format: str = ""
-
-
-@dataclass
-class Counts:
-    rows: int = 0
-    samples: int = 0
-    tokens: int = 0
-    supervised_tokens: int = 0
-    longest: int = 0
-    no_target: list[str] = field(default_factory=list)  # places of rows in which nothing is supervised
-
-    def add(self, sample: Sample, row: Row) -> None:
-        self.rows += 1
-        if sample.targets == 0:
-            self.no_target.append(row.place)
-            return
-        self.samples += 1
-        self.tokens += len(sample.tokens)
-        self.supervised_tokens += sample.targets
-        self.longest = max(self.longest, len(sample.tokens))
-
-    def as_json(self) -> dict[str, Any]:
-        numbers = {k: v for k, v in vars(self).items() if isinstance(v, int)}
-        return numbers | {"dropped": {"no_target": len(self.no_target)}}
+LISTED_PLACES = 10  # of dropped and of bad rows
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="phalanx prepare",
-        description="Turns chat data into token shards with a loss mask, through the model's own chat template.",
+        description="Turns chats and texts into token shards with a loss mask, through the model's own chat template.",
         epilog=EXAMPLES,
     )
     parser.add_argument(
         "--model", type=Path, required=True, metavar="DIR", help="model folder with the tokenizer"
     )
     parser.add_argument(
-        "--data", type=Path, required=True, nargs="+", metavar="FILE", help="JSON or JSONL files"
+        "--data",
+        required=True,
+        nargs="+",
+        metavar="FILE",
+        help="JSON, JSONL, CSV, TSV or Parquet files, folders of them, or patterns such as 'chats/*.jsonl'",
+    )
+    parser.add_argument(
+        "--weights",
+        type=float,
+        nargs="+",
+        default=[],
+        metavar="W",
+        help="one for each --data: how often an epoch has its samples; 0.5: half of them, 2: each twice",
     )
     parser.add_argument(
         "--output",
@@ -103,6 +84,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--format", choices=("auto", *FORMATS), default="auto", help="default: by the columns"
+    )
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        default=[],
+        metavar="NAME=COLUMN",
+        help="where a column of the format has another name in the files: question=problem",
+    )
+    parser.add_argument(
+        "--on-bad-sample",
+        choices=("fail", "skip"),
+        default="fail",
+        help="whether a row that cannot be used ends the command (default) or is left out, counted and listed",
     )
     parser.add_argument(
         "--train-on",
@@ -136,10 +130,11 @@ def prepare(args: argparse.Namespace) -> Path:
     start = time.monotonic()
     if args.processes is not None and args.processes < 1:
         raise UserError(f"--processes is {args.processes}; give at least 1")
+    columns = parse_columns(args.columns)
     tokenizer_files = tokenizers.check_model_folder(args.model)
     vocab_size = tokenizers.read_vocab_size(args.model)
     template = _read_template(args.chat_template)
-    sources = [_open_source(path) for path in args.data]
+    sources = open_sources(args.data, args.weights)
     recipe = _recipe(args, tokenizer_files, template, vocab_size, sources)
     key = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     output = args.output or _cache_folder() / key[:16]
@@ -153,23 +148,22 @@ def prepare(args: argparse.Namespace) -> Path:
             f"{output}: holds prepared data of other files, of another tokenizer or of other options "
             f"({_summary(present['counts'])}); choose another folder with --output, or replace it with --overwrite"
         )
-    first_rows = [
-        _first_row(source, args.format) for source in sources
-    ]  # the cheap errors before the slow import
-    for source, row in zip(sources, first_rows, strict=True):
+    skip_bad = args.on_bad_sample == "skip"
+    for source in sources:  # the cheap errors before the slow import
+        row = recognise_source(source, args.format, columns, skip_bad)
         _say(f"{source.path}: format {source.format} ({_why(args.format, source.format, row)})")
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads would not survive the fork
-    supervisor = Supervisor(_load_tokenizer(args, template), args.train_on, vocab_size)
+    for_chat = any(source.format != "text" for source in sources)
+    tokenizer = _load_tokenizer(args, template, for_chat=for_chat)
+    supervisor = Supervisor(tokenizer, args.train_on, vocab_size)
     with ShardWriter(output) as writer:
-        counts = _encode(sources, supervisor, args.processes, writer)
+        counts = encode_sources(sources, columns, skip_bad, supervisor, args.processes, writer)
         _check_counts(counts, args)
         listed = [{**vars(source), "path": str(source.path)} for source in sources]
-        writer.finish({"key": key, "counts": counts.as_json(), "sources": listed, **recipe})
-    if counts.no_target:
-        _say(
-            f"warning: {len(counts.no_target)} rows dropped, nothing in them is to be learnt: {_places(counts)}"
-        )
+        results = {"counts": counts.as_json(), "sources": listed, "skipped": counts.skipped}
+        writer.finish({"key": key, **results, **recipe})
+    _warn(counts)
     _say(f"{output}: {_summary(counts.as_json())}, {time.monotonic() - start:.1f} s")
     return output
 
@@ -190,9 +184,16 @@ def _recipe(
     return {
         "vocabulary_size": vocab_size,
         "tokenizer": {file.name: _sha256(file) for file in tokenizer_files},
-        "options": {"format": args.format, "train_on": args.train_on, "chat_template": template},
+        "options": {
+            "format": args.format,
+            "columns": args.columns,
+            "train_on": args.train_on,
+            "chat_template": template,
+            "on_bad_sample": args.on_bad_sample,
+        },
         "versions": {"shards": VERSION} | {name: version(name) for name in ("transformers", "tokenizers")},
         "source_sha256": [source.sha256 for source in sources],
+        "source_weights": [source.weight for source in sources],
     }
 
 
@@ -209,33 +210,16 @@ def _read_template(path: Path | None) -> str | None:
         ) from None
 
 
-def _load_tokenizer(args: argparse.Namespace, template: str | None) -> Any:
-    tokenizer = tokenizers.load_tokenizer(args.model, template)
-    tokenizers.check_template(tokenizer, args.chat_template or args.model)
+def _load_tokenizer(args: argparse.Namespace, template: str | None, *, for_chat: bool) -> Any:
+    tokenizer = tokenizers.load_tokenizer(args.model, template, for_chat=for_chat)
+    if for_chat:
+        tokenizers.check_template(tokenizer, args.chat_template or args.model)
     return tokenizer
-
-
-def _open_source(path: Path) -> Source:
-    digest, size, lines = hashlib.sha256(), 0, 1
-    with open_data_file(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-            lines += block.count(b"\n")
-    return Source(path, digest.hexdigest(), size, lines)
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_row(source: Source, asked: str) -> Row:
-    row = next(read_rows(source.path), None)
-    if row is None:
-        raise UserError(f"{source.path}: the file has no row; give a file with at least one sample")
-    source.format = recognise(row).name if asked == "auto" else asked
-    return row
 
 
 def _why(asked: str, name: str, row: Row) -> str:
@@ -244,45 +228,35 @@ def _why(asked: str, name: str, row: Row) -> str:
     return f"its first row has {', '.join(FORMATS[name].required)}"
 
 
-def _encode(
-    sources: list[Source], supervisor: Supervisor, processes: int | None, writer: ShardWriter
-) -> Counts:
-    counts = Counts()
-    total_bytes = sum(source.bytes for source in sources)
-    total_lines = sum(source.lines for source in sources)
-    lines_before = [sum(source.lines for source in sources[:number]) for number in range(len(sources))]
-    origins: deque[tuple[int, Row]] = deque()  # of the rows that are on their way
-
-    def work() -> Iterator[tuple[Format, Row]]:
-        for number, source in enumerate(sources):
-            for row in read_rows(source.path):
-                source.rows += 1
-                origins.append((number, row))
-                yield FORMATS[source.format], row
-
-    progress = Progress()
-    samples = encode_rows(work(), supervisor, choose_processes(processes, total_bytes))
-    for sample in samples:
-        source, row = origins.popleft()
-        counts.add(sample, row)
-        if sample.targets > 0:
-            writer.add(sample, source, row.line)
-        progress.show(counts.rows, "rows", (lines_before[source] + row.line) / total_lines)
-    progress.clear()
-    return counts
-
-
 def _check_counts(counts: Counts, args: argparse.Namespace) -> None:
-    if counts.samples == 0:
-        raise UserError(
-            f"{', '.join(map(str, args.data))}: none of the {counts.rows} rows has anything to be learnt "
-            f"(first: {_places(counts)}); unless --train-on is all, every row needs an assistant turn"
-        )
+    if counts.samples > 0:
+        return
+    names = ", ".join(args.data)
+    if len(counts.skipped) == counts.rows:
+        raise UserError(f"{names}: all {counts.rows} rows are bad:\n{_first_lines(counts.skipped)}")
+    raise UserError(
+        f"{names}: none of the {counts.rows} rows has anything to be learnt (first: {_places(counts)}); "
+        "unless --train-on is all, every row needs an assistant turn"
+    )
+
+
+def _warn(counts: Counts) -> None:
+    if counts.no_target:
+        number = len(counts.no_target)
+        _say(f"warning: {number} rows dropped, nothing in them is to be learnt: {_places(counts)}")
+    if counts.skipped:
+        number = len(counts.skipped)
+        _say(f"warning: {number} bad rows skipped, all listed in {MANIFEST}:\n{_first_lines(counts.skipped)}")
 
 
 def _places(counts: Counts) -> str:
     more = ", ..." if len(counts.no_target) > LISTED_PLACES else ""
     return ", ".join(counts.no_target[:LISTED_PLACES]) + more
+
+
+def _first_lines(messages: list[str]) -> str:
+    more = ["  ..."] if len(messages) > LISTED_PLACES else []
+    return "\n".join([f"  {message}" for message in messages[:LISTED_PLACES]] + more)
 
 
 def _summary(counts: dict[str, Any]) -> str:

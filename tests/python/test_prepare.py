@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from chat_data import (
     CHATML,
@@ -16,6 +15,7 @@ from chat_data import (
     CHATML_REWRITING,
     CHATML_TOOLS,
     data_file,
+    read_samples,
     run_prepare,
     write_chat_model,
 )
@@ -41,15 +41,8 @@ def prepare(*arguments):
 
 
 def read(folder):
-    """Manifest, and of each sample its tokens, mask, source and line."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    samples = []
-    for entry in manifest["shards"]:
-        shard = load_file(folder / entry["name"])
-        for n, (begin, end) in enumerate(zip(shard["offsets"][:-1], shard["offsets"][1:], strict=True)):
-            part = shard["tokens"][begin:end], shard["loss_mask"][begin:end]
-            samples.append((*part, int(shard["sources"][n]), int(shard["lines"][n])))
-    return manifest, samples
+    """Manifest and samples."""
+    return json.loads((folder / "manifest.json").read_text()), read_samples(folder)
 
 
 class TokenBytes:

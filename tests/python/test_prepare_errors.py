@@ -65,8 +65,8 @@ LINES = {
     "only blanks": ("\n \r\n", ["FILE: the file has no row", "at least one sample"]),
     "empty": ("", ["FILE: the file is empty", "at least one row"]),
     "unknown columns": (
-        '{"text": "a"}\n',
-        ["FILE:1: the columns text fit no known format", "rename", "alpaca: instr"],
+        '{"story": "a"}\n',
+        ["FILE:1: the columns story fit no known format", "--columns", "alpaca: instr"],
     ),
     "two formats": (
         json.dumps({"question": "a", "answer": "b", **chat("user")}) + "\n",
@@ -91,8 +91,8 @@ LINES = {
         ],
     ),
     "unknown sharegpt role": (
-        '{"conversations": [{"from": "user", "value": "a"}]}\n',
-        ["FILE:1: conversations[0].from: found the unknown role 'user'", "one of system, human, gpt"],
+        '{"conversations": [{"from": "robot", "value": "a"}]}\n',
+        ["FILE:1: conversations[0].from: found the unknown role 'robot'", "one of system, human, user"],
     ),
     "no content": (
         '{"messages": [{"role": "user", "text": "a"}]}\n',
@@ -180,13 +180,13 @@ def test_documents(model, tmp_path, case):
 
 
 def test_line_beyond_the_limit(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("phalanx.data.rows.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("phalanx.data.json_rows.MAX_LINE_BYTES", 1 << 20)
     data = GOOD + json.dumps({"question": "a" * (1 << 20), "answer": ""}) + "\n"
     refuse(model, tmp_path, data, ["FILE:2: the line is longer than 1 MiB", "split it"])
 
 
 def test_other_kinds_of_file(model, tmp_path):
-    refuse(model, tmp_path, "a,b\n", ["FILE: files named *.csv are not read", "to_json("], name="data.csv")
+    refuse(model, tmp_path, "a,b\n", ["FILE: files named *.xlsx are not read", "to_json("], name="data.xlsx")
     done = run_prepare("--model", model, "--data", tmp_path / "no.jsonl", "--output", tmp_path / "out")
     assert f"{tmp_path}/no.jsonl: cannot be read: No such file" in done.stderr
     assert "--data" in done.stderr

@@ -152,6 +152,19 @@ def write_chat_model(
     return folder
 
 
+def read_samples(folder: pathlib.Path) -> list[tuple]:
+    """Of each sample in a prepared folder its tokens, mask, source and line."""
+    from safetensors.numpy import load_file
+
+    samples = []
+    for entry in json.loads((folder / "manifest.json").read_text())["shards"]:
+        shard = load_file(folder / entry["name"])
+        for n, (begin, end) in enumerate(zip(shard["offsets"][:-1], shard["offsets"][1:], strict=True)):
+            part = shard["tokens"][begin:end], shard["loss_mask"][begin:end]
+            samples.append((*part, int(shard["sources"][n]), int(shard["lines"][n])))
+    return samples
+
+
 class Outcome(NamedTuple):
     returncode: int
     stdout: str

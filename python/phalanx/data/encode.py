@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from phalanx.data.formats import Format
+from phalanx.data.formats import FORMATS
 from phalanx.data.rows import Row
 from phalanx.data.supervision import Sample, Supervisor
+from phalanx.errors import UserError
 
 CHUNK = 256  # rows that travel to a process together
 POOL_WORTH_BYTES = 4 << 20  # of data files; below, starting processes takes longer than they save
@@ -18,7 +19,7 @@ MAX_PROCESSES = 16
 
 # What the forked processes inherit; a tokenizer would have to be built again in each if it were sent.
 _supervisor: Supervisor
-_Work = list[tuple[Format, Row]]
+Item = tuple[str, Row | UserError]  # the name of the row's format, and the row
 
 
 def choose_processes(asked: int | None, data_bytes: int) -> int:
@@ -29,12 +30,12 @@ def choose_processes(asked: int | None, data_bytes: int) -> int:
 
 
 def encode_rows(
-    rows: Iterable[tuple[Format, Row]], supervisor: Supervisor, processes: int
-) -> Iterator[Sample]:
-    """One sample for each row, in the order of the rows; the first bad row in that order raises its UserError."""
+    items: Iterable[Item], supervisor: Supervisor, processes: int
+) -> Iterator[Sample | UserError]:
+    """For each row in order its sample, or the UserError that says what is wrong with it."""
     global _supervisor
     _supervisor = supervisor
-    chunks = _chunks(rows)
+    chunks = _chunks(items)
     if processes == 1:
         for chunk in chunks:
             yield from _encode_chunk(chunk)
@@ -49,11 +50,20 @@ def encode_rows(
             yield from pending.popleft().get()
 
 
-def _chunks(rows: Iterable[tuple[Format, Row]]) -> Iterator[_Work]:
-    iterator = iter(rows)
+def _chunks(items: Iterable[Item]) -> Iterator[list[Item]]:
+    iterator = iter(items)
     while chunk := list(islice(iterator, CHUNK)):
         yield chunk
 
 
-def _encode_chunk(chunk: _Work) -> list[Sample]:
-    return [_supervisor.encode(data_format.read(row)) for data_format, row in chunk]
+def _encode_chunk(chunk: list[Item]) -> list[Sample | UserError]:
+    return [_encode(name, row) for name, row in chunk]
+
+
+def _encode(format_name: str, row: Row | UserError) -> Sample | UserError:
+    if isinstance(row, UserError):
+        return row
+    try:
+        return _supervisor.encode(FORMATS[format_name].read(row))
+    except UserError as error:
+        return error

@@ -1,16 +1,15 @@
-"""What the columns of a row mean: every format becomes a list of chat messages."""
+"""What the columns of a row mean: every format becomes a list of chat messages, or plain text."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.data.fields import get, optional_array, text, wrong
+from phalanx.data.messages import Message, chat_messages, exchange, sharegpt_messages
 from phalanx.data.rows import Row, keys_of, kind_of
 from phalanx.errors import UserError
-
-Message = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -22,196 +21,146 @@ class Conversation:
     tools: list[Any] | None = None
 
 
+@dataclass(slots=True)
+class PlainText:
+    """Text that goes to the tokenizer as it is."""
+
+    place: str  # of the row
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     name: str
     required: tuple[str, ...]
-    read: Callable[[Row], Conversation] = field(repr=False)
+    optional: tuple[str, ...]
+    read: Callable[[Row], Conversation | PlainText] = field(repr=False)
 
 
 def recognise(row: Row) -> Format:
-    """The one format whose required columns the row has."""
+    """The one format whose required columns the row has. A column `text` counts only where nothing else fits."""
     fitting = [f for f in FORMATS.values() if all(column in row.value for column in f.required)]
+    if len(fitting) > 1 and FORMATS["text"] in fitting:
+        fitting.remove(FORMATS["text"])
     if len(fitting) == 1:
         return fitting[0]
-    known = "; ".join(f"{f.name}: {', '.join(f.required)}" for f in FORMATS.values())
     if fitting:
         raise UserError(
             f"{row.place}: the columns {keys_of(row.value)} fit several formats "
             f"({', '.join(f.name for f in fitting)}); choose one with --format"
         )
+    known = "; ".join(f"{f.name}: {', '.join(f.required)}" for f in FORMATS.values())
     raise UserError(
-        f"{row.place}: the columns {keys_of(row.value)} fit no known format; rename them to those of one ({known})"
+        f"{row.place}: the columns {keys_of(row.value)} fit no known format; name those of one with --columns, as in "
+        f"--columns question=problem answer=solution, or rename them ({known})"
     )
 
 
 def _read_messages(row: Row) -> Conversation:
-    entries = _list_of_objects(row, row.value, "messages")
-    messages = []
-    for number, entry in enumerate(entries):
-        where = f"messages[{number}]"
-        _refuse_weights(row, entry, where)
-        message = {"role": _role(row, entry, "role", where, {r: r for r in MESSAGE_ROLES})}
-        calls = entry.get("tool_calls")
-        if calls:
-            message["tool_calls"] = _list_of_objects(row, entry, "tool_calls", where)
-        message["content"] = _content(row, entry, where, optional=bool(calls))
-        message |= {
-            key: entry[key] for key in ("name", "tool_call_id", "reasoning_content") if entry.get(key)
-        }
-        messages.append(message)
-    return Conversation(row.place, messages, _tools(row))
+    return _conversation(row, chat_messages(row, "messages"))
 
 
 def _read_sharegpt(row: Row) -> Conversation:
-    messages: list[Message] = []
-    if system := _text(row, row.value, "system", optional=True):
-        messages.append({"role": "system", "content": system})
-    for number, entry in enumerate(_list_of_objects(row, row.value, "conversations")):
-        where = f"conversations[{number}]"
-        _refuse_weights(row, entry, where)
-        role = _role(row, entry, "from", where, SHAREGPT_ROLES)
-        value = _text(row, entry, "value", where=where)
-        if entry["from"] == "function_call":
-            messages.append({"role": role, "content": "", "tool_calls": _tool_calls(row, value, where)})
-        else:
-            messages.append({"role": role, "content": value})
-    return Conversation(row.place, messages, _tools(row))
+    return _conversation(row, sharegpt_messages(row, "conversations"))
 
 
-def _read_alpaca(row: Row) -> Conversation:
-    messages: list[Message] = []
-    if system := _text(row, row.value, "system", optional=True):
-        messages.append({"role": "system", "content": system})
-    for number, turn in enumerate(row.value.get("history") or []):
-        if not (isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn)):
-            raise _wrong(
-                row, f"history[{number}]", kind_of(turn), "an array of two strings: instruction and output"
-            )
-        messages += _exchange(*turn)
-    prompt = _text(row, row.value, "instruction")
-    if extra := _text(row, row.value, "input", optional=True):
-        prompt = f"{prompt}\n{extra}"
-    return Conversation(row.place, messages + _exchange(prompt, _text(row, row.value, "output")))
+def _pair(prompt_column: str, answer_column: str, context_column: str = "") -> Callable[[Row], Conversation]:
+    """A reader of one exchange. The context stands below the prompt."""
+
+    def read(row: Row) -> Conversation:
+        prompt = text(row, row.value, prompt_column)
+        if context_column and (context := text(row, row.value, context_column, optional=True)):
+            prompt = f"{prompt}\n{context}"
+        return _conversation(row, exchange(prompt, text(row, row.value, answer_column)))
+
+    return read
 
 
-def _read_question_answer(row: Row) -> Conversation:
-    return Conversation(
-        row.place, _exchange(_text(row, row.value, "question"), _text(row, row.value, "answer"))
-    )
+def _read_prompt_completion(row: Row) -> Conversation:
+    """Two strings, or two lists of messages."""
+    if isinstance(get(row, row.value, "prompt"), list):
+        return _conversation(row, chat_messages(row, "prompt") + chat_messages(row, "completion"))
+    return _pair("prompt", "completion")(row)
 
 
+def _conversation(row: Row, messages: list[Message]) -> Conversation:
+    """Puts the system prompt and earlier exchanges, if columns hold them, in front."""
+    before: list[Message] = []
+    for column in SYSTEM_COLUMNS:
+        if system := text(row, row.value, column, optional=True):
+            before.append({"role": "system", "content": system})
+    for number, turn in enumerate(optional_array(row, "history", "an array of exchanges")):
+        if not (isinstance(turn, list) and len(turn) == 2 and all(isinstance(part, str) for part in turn)):
+            expected = "an array of two strings: instruction and output"
+            raise wrong(row, f"history[{number}]", kind_of(turn), expected)
+        before += exchange(*turn)
+    tools = optional_array(row, "tools", "an array of tool descriptions")
+    return Conversation(row.place, before + messages, tools or None)
+
+
+def _read_text(row: Row) -> PlainText:
+    return PlainText(row.place, text(row, row.value, "text"))
+
+
+SYSTEM_COLUMNS = ("system", "system_prompt")
+_COMMON = (*SYSTEM_COLUMNS, "history", "tools")
 FORMATS = {
     f.name: f
     for f in (
-        Format("messages", ("messages",), _read_messages),
-        Format("sharegpt", ("conversations",), _read_sharegpt),
-        Format("alpaca", ("instruction", "output"), _read_alpaca),
-        Format("question_answer", ("question", "answer"), _read_question_answer),
+        Format("messages", ("messages",), _COMMON, _read_messages),
+        Format("sharegpt", ("conversations",), _COMMON, _read_sharegpt),
+        Format(
+            "alpaca", ("instruction", "output"), ("input", *_COMMON), _pair("instruction", "output", "input")
+        ),
+        Format(
+            "instruction_response",
+            ("instruction", "response"),
+            ("context", *_COMMON),
+            _pair("instruction", "response", "context"),
+        ),
+        Format("prompt_completion", ("prompt", "completion"), _COMMON, _read_prompt_completion),
+        Format("prompt_response", ("prompt", "response"), _COMMON, _pair("prompt", "response")),
+        Format("query_response", ("query", "response"), _COMMON, _pair("query", "response")),
+        Format("question_answer", ("question", "answer"), _COMMON, _pair("question", "answer")),
+        Format("question_response", ("question", "response"), _COMMON, _pair("question", "response")),
+        Format("text", ("text",), (), _read_text),
     )
 }
-MESSAGE_ROLES = ("system", "developer", "user", "assistant", "tool")
-SHAREGPT_ROLES = {
-    "system": "system",
-    "human": "user",
-    "gpt": "assistant",
-    "function_call": "assistant",
-    "observation": "tool",
-}
 
 
-def _exchange(question: str, answer: str) -> list[Message]:
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-def _wrong(row: Row, key: str, found: str, expected: str) -> UserError:
-    return UserError(f"{row.place}: {key}: found {found}, expected {expected}; correct this row")
-
-
-def _get(row: Row, owner: dict[str, Any], key: str, where: str) -> Any:
-    if key not in owner:
-        raise UserError(
-            f"{row.place}: {where + ' has ' if where else ''}no key {key!r}; the keys present are {keys_of(owner)}; "
-            "add it, or choose another --format"
-        )
-    return owner[key]
-
-
-def _text(row: Row, owner: dict[str, Any], key: str, *, where: str = "", optional: bool = False) -> str:
-    if optional and owner.get(key) is None:
-        return ""
-    value = _get(row, owner, key, where)
-    if not isinstance(value, str):
-        raise _wrong(row, f"{where}.{key}" if where else key, kind_of(value), "a string")
-    return value
-
-
-def _list_of_objects(row: Row, owner: dict[str, Any], key: str, where: str = "") -> list[dict[str, Any]]:
-    value = _get(row, owner, key, where)
-    name = f"{where}.{key}" if where else key
-    if not isinstance(value, list) or not value:
-        raise _wrong(row, name, "an empty array" if value == [] else kind_of(value), "an array of objects")
-    for number, entry in enumerate(value):
-        if not isinstance(entry, dict):
-            raise _wrong(row, f"{name}[{number}]", kind_of(entry), "an object")
-    return value
-
-
-def _role(row: Row, entry: dict[str, Any], key: str, where: str, roles: dict[str, str]) -> str:
-    name = _text(row, entry, key, where=where)
-    if name not in roles:
-        raise _wrong(row, f"{where}.{key}", f"the unknown role {name!r}", f"one of {', '.join(roles)}")
-    return roles[name]
-
-
-def _content(row: Row, entry: dict[str, Any], where: str, optional: bool) -> str:
-    """A string, or parts of which each is text."""
-    value = entry.get("content")
-    if not isinstance(value, list):
-        return _text(row, entry, "content", where=where, optional=optional)
-    for number, part in enumerate(value):
-        if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
-            kind = f"type {part.get('type')!r}" if isinstance(part, dict) else kind_of(part)
-            raise _wrong(
-                row, f"{where}.content[{number}]", kind, "a part of type 'text' (images are not trained)"
-            )
-    return "".join(part["text"] for part in value)
-
-
-def _refuse_weights(row: Row, entry: dict[str, Any], where: str) -> None:
-    for key in ("loss", "loss_scale", "weight", "train"):
-        if key in entry:
+def parse_columns(words: list[str]) -> dict[str, str]:
+    """`question=problem` to {"question": "problem"}: the column of a format, and the one that holds it in the files."""
+    known = {column for f in FORMATS.values() for column in (*f.required, *f.optional)}
+    columns: dict[str, str] = {}
+    for word in words:
+        column, equals, source = word.partition("=")
+        if not (equals and source) or column in columns:
             raise UserError(
-                f"{row.place}: {where}.{key}: a loss weight for one message is not supported; remove the key, or split "
-                "the conversation so that each assistant turn in it is to be learnt"
+                f"--columns: found {word!r}, expected each column once as FORMAT_COLUMN=FILE_COLUMN, such as "
+                "question=problem"
+            )
+        if column not in known:
+            raise UserError(
+                f"--columns: {word}: no format has a column {column!r}; known: {', '.join(sorted(known))}"
+            )
+        columns[column] = source
+    return columns
+
+
+def check_columns(row: Row, columns: dict[str, str]) -> None:
+    """Refuses a name that the row does not have."""
+    for column, source in columns.items():
+        if source not in row.value:
+            raise UserError(
+                f"{row.place}: no column {source!r}, which --columns {column}={source} names; the columns present are "
+                f"{keys_of(row.value)}; correct --columns"
             )
 
 
-def _tools(row: Row) -> list[Any] | None:
-    """The column `tools`: an array, or an array written as a string."""
-    value = row.value.get("tools")
-    if isinstance(value, str):
-        value = _embedded_json(row, value, "tools") if value.strip() else None
-    if value is None or value == []:
-        return None
-    if not isinstance(value, list):
-        raise _wrong(row, "tools", kind_of(value), "an array of tool descriptions")
-    return value
-
-
-def _tool_calls(row: Row, text: str, where: str) -> list[dict[str, Any]]:
-    value = _embedded_json(row, text, f"{where}.value")
-    calls = value if isinstance(value, list) else [value]
-    for call in calls:
-        if not (isinstance(call, dict) and isinstance(call.get("name"), str) and "arguments" in call):
-            raise _wrong(
-                row, f"{where}.value", text[:60], 'a call such as {"name": "search", "arguments": {}}'
-            )
-    return [{"type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}} for c in calls]
-
-
-def _embedded_json(row: Row, text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{row.place}: {where}: the string is no JSON: {error}; correct this row") from None
+def rename_columns(row: Row, columns: dict[str, str]) -> Row:
+    """The row with its columns under the names of the format."""
+    if not columns:
+        return row
+    rest = {name: value for name, value in row.value.items() if name not in columns.values()}
+    renamed = {column: row.value[source] for column, source in columns.items() if source in row.value}
+    return Row(row.file, row.line, row.element, rest | renamed)

@@ -1,6 +1,8 @@
-"""From a conversation to token ids and the mask of those that are targets of the loss.
+"""From a conversation or plain text to token ids and the mask of those that are targets of the loss.
 
-The text is the tokenizer's own chat template, unchanged. Which part of it the assistant wrote is found
+Plain text is a target as a whole, with the special tokens that the tokenizer puts around it and its end-of-text token.
+A conversation becomes text through the tokenizer's own chat template, unchanged. Which part of that the assistant wrote
+is found
 
   - through the template's `{% generation %}` marks, when it has them, or
   - by prefixes: an assistant turn begins where the rendering of the messages before it, with the generation prompt,
@@ -13,12 +15,14 @@ The token that ends a turn is a target: a model that never learns it never stops
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from phalanx.data.formats import Conversation, Message
+from phalanx.data.formats import Conversation, PlainText
+from phalanx.data.messages import REASONING_KEYS, Message
 from phalanx.errors import UserError
 
 GENERATION_MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -36,13 +40,13 @@ class Sample:
 
 
 class Supervisor:
-    """Encodes conversations with one tokenizer. `tokenizer` is a fast one with a chat template."""
+    """Encodes samples with one tokenizer, a fast one. Conversations need its chat template."""
 
     def __init__(self, tokenizer: Any, train_on: str, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self._train_on = train_on
         self._vocab_size = vocab_size
-        self._marked = GENERATION_MARK.search(tokenizer.chat_template) is not None
+        self._marked = GENERATION_MARK.search(tokenizer.chat_template or "") is not None
         special = {i: str(t) for i, t in tokenizer.added_tokens_decoder.items() if t.special}
         self._special_ids = np.array(sorted(special), dtype=np.int64)
         self._special_text = re.compile(
@@ -50,8 +54,21 @@ class Supervisor:
         )
         self._has_special = bool(special)
 
-    def encode(self, conversation: Conversation) -> Sample:
-        self._refuse_special_text(conversation)
+    def encode(self, item: Conversation | PlainText) -> Sample:
+        self._refuse_special_text(item)
+        return self._encode_text(item) if isinstance(item, PlainText) else self._encode_conversation(item)
+
+    def _encode_text(self, item: PlainText) -> Sample:
+        tokens = np.asarray(self._tokenizer(item.text)["input_ids"], dtype=np.int64)
+        end = self._tokenizer.eos_token_id
+        if end is not None and (len(tokens) == 0 or tokens[-1] != end):
+            tokens = np.append(tokens, end)
+        self._check_range(item, tokens)
+        mask = np.ones(len(tokens), dtype=np.uint8)
+        mask[:1] = 0
+        return Sample(tokens.astype(np.int32), mask)
+
+    def _encode_conversation(self, conversation: Conversation) -> Sample:
         text = self._render(conversation, conversation.messages)
         encoding = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         tokens = np.asarray(encoding["input_ids"], dtype=np.int64)
@@ -152,7 +169,20 @@ class Supervisor:
                         f"{conversation.place}: the chat template leaves out {wanted[:40]!r} of messages[{number}] "
                         f"(assistant); {OWN_TEMPLATE} that writes it"
                     )
+        self._check_reasoning(conversation, text)
         self._check_tools(conversation, text)
+
+    @staticmethod
+    def _check_reasoning(conversation: Conversation, text: str) -> None:
+        """Of the last message alone: many templates leave out, by design, what was thought in earlier turns."""
+        last = conversation.messages[-1]
+        given = [key for key in REASONING_KEYS if key in last]
+        if given and not any(last[key].strip() in text for key in given):
+            raise UserError(
+                f"{conversation.place}: the chat template leaves out {given[0]!r} of the last message; remove it, "
+                f"call it what the template calls it (one of {', '.join(REASONING_KEYS)}), or {OWN_TEMPLATE} that "
+                "writes it"
+            )
 
     @staticmethod
     def _check_tools(conversation: Conversation, text: str) -> None:
@@ -194,22 +224,33 @@ class Supervisor:
             mask[inside] = 1
         return mask
 
-    def _refuse_special_text(self, conversation: Conversation) -> None:
+    def _refuse_special_text(self, item: Conversation | PlainText) -> None:
         if not self._has_special:
             return
-        for number, message in enumerate(conversation.messages):
-            if found := self._special_text.search(message["content"]):
+        for where, text in _texts(item):
+            if found := self._special_text.search(text):
                 raise UserError(
-                    f"{conversation.place}: messages[{number}] ({message['role']}) holds the text {found.group()!r}, "
-                    "which this tokenizer reads as a control token, so that a message could end early or pose as "
-                    "another's; remove it from the text"
+                    f"{item.place}: {where} holds the text {found.group()!r}, which this tokenizer reads as a control "
+                    "token, so that a message could end early or pose as another's; remove it from the text"
                 )
 
-    def _check_range(self, conversation: Conversation, tokens: np.ndarray) -> None:
+    def _check_range(self, item: Conversation | PlainText, tokens: np.ndarray) -> None:
         if len(tokens) and tokens.max() >= self._vocab_size:
             at = int(np.argmax(tokens >= self._vocab_size))
             raise UserError(
-                f"{conversation.place}: token {at} has the id {tokens[at]} "
+                f"{item.place}: token {at} has the id {tokens[at]} "
                 f"({self._tokenizer.convert_ids_to_tokens(int(tokens[at]))!r}), outside the model's vocabulary of "
                 f"{self._vocab_size} (config.json); use the tokenizer that belongs to the model"
             )
+
+
+def _texts(item: Conversation | PlainText) -> Iterator[tuple[str, str]]:
+    """Every text of the sample that a person or a model wrote, and where it stands."""
+    if isinstance(item, PlainText):
+        yield "text", item.text
+        return
+    for number, message in enumerate(item.messages):
+        yield f"messages[{number}] ({message['role']})", message["content"]
+        for key in REASONING_KEYS:
+            if key in message:
+                yield f"messages[{number}].{key}", message[key]

@@ -54,8 +54,8 @@ def read_vocab_size(model: Path) -> int:
     return size
 
 
-def load_tokenizer(model: Path, chat_template: str | None) -> Any:
-    """A fast tokenizer with a chat template. Takes seconds: Transformers is imported here."""
+def load_tokenizer(model: Path, chat_template: str | None, *, for_chat: bool) -> Any:
+    """A fast tokenizer, `for_chat` with a chat template. Takes seconds: Transformers is imported here."""
     from transformers import AutoTokenizer
 
     try:
@@ -67,7 +67,7 @@ def load_tokenizer(model: Path, chat_template: str | None) -> Any:
         ) from None
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    if not isinstance(tokenizer.chat_template, str):
+    if for_chat and not isinstance(tokenizer.chat_template, str):
         raise UserError(
             f"{model}: the tokenizer has no chat template, so it is not known how messages become text; pass one with "
             "--chat-template FILE (a Jinja file, such as the chat_template.jinja of a model of the same family)"
