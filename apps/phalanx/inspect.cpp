@@ -79,6 +79,7 @@ Json experts_json(const ModelSpec& spec) {
       json.set("experts", layer.feed_forward.router->num_experts);
       json.set("experts_per_token", layer.feed_forward.router->top_k);
       json.set("width", layer.feed_forward.width);
+      json.set("shared_width", layer.feed_forward.shared ? layer.feed_forward.shared->width : 0);
     }
   }
   json.set("layers", layers);
@@ -140,9 +141,11 @@ void print_summary(const Json& json) {
   line("attention", integer("heads"), " heads, ", integer("kv_heads"), " of keys and values, head size ",
        integer("head_dim"));
   if (mixture.at("layers").as_integer() > 0) {
+    const std::int64_t shared = mixture.at("shared_width").as_integer();
     line("experts", mixture.at("experts").as_integer(), " in ", mixture.at("layers").as_integer(),
          " layers, ", mixture.at("experts_per_token").as_integer(), " per token, width ",
-         mixture.at("width").as_integer());
+         mixture.at("width").as_integer(),
+         shared > 0 ? concat(", beside a shared one of width ", shared) : "");
   }
   line("vocabulary", integer("vocab_size"),
        json.at("tied_head").as_bool() ? ", head tied to the embedding" : "");

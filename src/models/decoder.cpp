@@ -35,9 +35,16 @@ class LayerWeights {
     return weights;
   }
 
-  MoeWeights moe() const {
-    return {get("post_attention_layernorm.weight"), get("mlp.gate.weight"),
-            ExpertWeights{get("mlp.experts.gate_up_proj"), get("mlp.experts.down_proj")}};
+  MoeWeights moe(const FeedForwardSpec& spec) const {
+    MoeWeights weights{get("post_attention_layernorm.weight"), get("mlp.gate.weight"),
+                       ExpertWeights{get("mlp.experts.gate_up_proj"), get("mlp.experts.down_proj")}};
+    if (const auto& shared = spec.shared) {
+      const std::string module = "mlp." + shared->module;
+      weights.shared = {linear(module + ".gate_proj"), linear(module + ".up_proj"),
+                        linear(module + ".down_proj"),
+                        shared->gated ? get(module + "_gate.weight") : at::Tensor()};
+    }
+    return weights;
   }
 
   MlpWeights mlp() const {
@@ -95,7 +102,8 @@ DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& paramet
     if (!options.replay_indices.empty()) {
       moe_options.replay_indices = options.replay_indices.at(output.expert_counts.size());
     }
-    MoeResult result = moe_half(x, weights.moe(), *layer.feed_forward.router, spec.norm_eps, moe_options);
+    MoeResult result =
+        moe_half(x, weights.moe(layer.feed_forward), *layer.feed_forward.router, spec.norm_eps, moe_options);
     x = result.out;
     output.expert_counts.push_back(result.expert_counts);
     if (options.want_router_logits) {

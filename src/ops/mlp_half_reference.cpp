@@ -1,3 +1,4 @@
+#include "ops/gated_mlp.h"
 #include "ops/mlp_half.h"
 #include "ops/rms_norm.h"
 
@@ -7,8 +8,7 @@ namespace phalanx {
 
 at::Tensor mlp_half_reference(const at::Tensor& x, const MlpWeights& weights, double norm_eps) {
   const at::Tensor n = rms_norm_reference(x, weights.norm, norm_eps);
-  const at::Tensor gate = n.matmul(weights.gate.weight.t()), up = n.matmul(weights.up.weight.t());
-  return x + (gate * gate.sigmoid() * up).matmul(weights.down.weight.t());
+  return x + gated_mlp_reference(n, {weights.gate, weights.up, weights.down, {}});
 }
 
 }  // namespace phalanx

@@ -6,15 +6,36 @@
 #include "ops/grouped_linear.h"
 #include "ops/rms_norm.h"
 #include "ops/router.h"
-
-#include <ATen/ops/full.h>
+#include "ops/token_sum.h"
 
 namespace phalanx {
 namespace {
 
-enum Input { kX, kNorm, kRouter, kGateUp, kDown, kInputs };
+enum Input {
+  kX,
+  kNorm,
+  kRouter,
+  kGateUp,
+  kDown,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kSharedOutputGate,
+  kInputs
+};
 // The inputs are saved first, under their own numbers.
-enum Saved { kRstd = kInputs, kLogits, kWeights, kIndices, kEnds, kChoices, kRows, kZ };
+enum Saved {
+  kRstd = kInputs,
+  kLogits,
+  kWeights,
+  kIndices,
+  kEnds,
+  kChoices,
+  kRows,
+  kZ,
+  kSharedZ,
+  kSharedScale
+};
 enum Output { kOut, kCounts, kChosen, kRouterLogits };
 
 void check_arguments(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec) {
@@ -31,15 +52,9 @@ void check_arguments(const at::Tensor& x, const MoeWeights& weights, const Route
   check("router", weights.router, {experts, hidden});
   check("gate_up", weights.experts.gate_up, {experts, 2 * width, hidden});
   check("down", weights.experts.down, {experts, hidden, width});
-}
-
-// On the CPU as one group of rows, because the sum of a plain product over the tokens is cut by the number of threads.
-at::Tensor router_weight_grad(const at::Tensor& grad_logits, const at::Tensor& n) {
-  if (!n.is_cpu()) {
-    return grad_logits.t().mm(n);
+  if (weights.shared.has_value()) {
+    check_gated_mlp("moe_half: shared expert", x, *weights.shared);
   }
-  const at::Tensor ends = at::full({1}, n.size(0), n.options().dtype(at::kInt));
-  return grouped_linear_weight_grad(grad_logits, n, ends, ExpertsImplementation::kEager).squeeze(0);
 }
 
 class MoeHalf final : public Block {
@@ -55,10 +70,12 @@ class MoeHalf final : public Block {
     const ExpertGroups groups = group_by_expert(routing.indices, spec_.num_experts);
     const ExpertsForward result =
         experts_forward(n, routing.weights, groups, {in[kGateUp], in[kDown]}, in[kX], options_.experts);
+    const GatedMlpForward shared = in[kSharedDown].defined() ? gated_mlp_forward(n, shared_of(in), result.out)
+                                                             : GatedMlpForward{result.out, {}, {}};
     saved = in;
     saved.insert(saved.end(), {rstd, logits, routing.weights, routing.indices, groups.ends, groups.choices,
-                               groups.rows, result.z});
-    Tensors outputs = {result.out, groups.counts, routing.indices};
+                               groups.rows, result.z, shared.z, shared.scale});
+    Tensors outputs = {shared.out, groups.counts, routing.indices};
     if (options_.want_router_logits) {
       outputs.push_back(logits);
     }
@@ -78,11 +95,14 @@ class MoeHalf final : public Block {
     Tensors result(kInputs);
     result[kGateUp] = experts.gate_up;
     result[kDown] = experts.down;
+    if (saved[kSharedDown].defined()) {
+      backward_shared(saved, grad_out, n, needs, experts.x, result);
+    }
     if (through_router) {
       const at::Tensor grad_logits =
           router_backward(experts.weights, grad_past_weights(grads), saved[kLogits], saved[kIndices], spec_);
       if (needs[kRouter]) {
-        result[kRouter] = router_weight_grad(grad_logits, n);
+        result[kRouter] = sum_over_tokens(grad_logits, n);
       }
       if (through_norm) {
         experts.x.addmm_(grad_logits, saved[kRouter]);
@@ -94,6 +114,26 @@ class MoeHalf final : public Block {
   }
 
  private:
+  static GatedMlpWeights shared_of(const Tensors& in) {
+    return {{in[kSharedGate], {}}, {in[kSharedUp], {}}, {in[kSharedDown], {}}, in[kSharedOutputGate]};
+  }
+
+  // Adds to the gradient of n, where it is defined.
+  static void backward_shared(const Tensors& saved, const at::Tensor& grad_out, const at::Tensor& n,
+                              const std::vector<bool>& needs, at::Tensor& grad_n, Tensors& result) {
+    const GatedMlpNeeds shared_needs{grad_n.defined(), needs[kSharedGate], needs[kSharedUp],
+                                     needs[kSharedDown], needs[kSharedOutputGate]};
+    const GatedMlpGrads shared = gated_mlp_backward(grad_out, n, {{}, saved[kSharedZ], saved[kSharedScale]},
+                                                    shared_of(saved), shared_needs);
+    result[kSharedGate] = shared.gate;
+    result[kSharedUp] = shared.up;
+    result[kSharedDown] = shared.down;
+    result[kSharedOutputGate] = shared.output_gate;
+    if (grad_n.defined()) {
+      grad_n.add_(shared.n);
+    }
+  }
+
   std::optional<at::Tensor> grad_past_weights(const Tensors& grads) const {
     const bool given = options_.want_router_logits && grads[kRouterLogits].defined();
     return given ? std::optional(grads[kRouterLogits]) : std::nullopt;
@@ -111,9 +151,11 @@ MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterS
   check_arguments(x, weights, spec);
   MoeOptions chosen = options;
   chosen.experts = choose_experts_implementation(options.experts, weights.experts.gate_up);
+  const GatedMlpWeights shared = weights.shared.value_or(GatedMlpWeights{});
   const Tensors outputs =
       apply(std::make_unique<MoeHalf>(spec, norm_eps, chosen),
-            {x, weights.norm, weights.router, weights.experts.gate_up, weights.experts.down});
+            {x, weights.norm, weights.router, weights.experts.gate_up, weights.experts.down,
+             shared.gate.weight, shared.up.weight, shared.down.weight, shared.output_gate});
   return {outputs[kOut], options.want_router_logits ? outputs[kRouterLogits] : at::Tensor(), outputs[kCounts],
           outputs[kChosen]};
 }

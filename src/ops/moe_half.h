@@ -1,15 +1,19 @@
-// The expert half of a decoder layer: out = x + experts(n), routed by router(n), with n = rms_norm(x).
+// The expert half of a decoder layer: out = x + experts(n) + shared_expert(n), routed by router(n), with n = rms_norm(x); the shared
+// expert, which every token passes, where the model has one.
 //
 // One block. Saved: x, the weights, 1 / rms of each token, router logits [T, E], routing (weights, indices, groups)
-// and pre-activations z [R, 2I]. n, gathered rows and activations are computed again in backward; nothing of size
-// [R, H] is kept.
+// and pre-activations z [R, 2I]; of the shared expert pre-activations [T, 2S] and the scale of each token. n, gathered
+// rows and activations are computed again in backward; nothing of size [R, H] is kept.
 //
-// Legend: T tokens, H hidden, E experts, K experts per token, R = T * K rows, I width of an expert.
+// Legend: T tokens, H hidden, E experts, K experts per token, R = T * K rows, I width of an expert, S of the shared expert.
 #pragma once
+#include "ops/gated_mlp.h"
 #include "ops/specs.h"
 #include "ops/weights.h"
 
 #include <ATen/core/Tensor.h>
+
+#include <optional>
 
 namespace phalanx {
 
@@ -17,6 +21,7 @@ struct MoeWeights {
   at::Tensor norm;    // [H]
   at::Tensor router;  // [E, H]
   ExpertWeights experts;
+  std::optional<GatedMlpWeights> shared = std::nullopt;
 };
 
 struct MoeOptions {

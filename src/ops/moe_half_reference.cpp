@@ -12,7 +12,10 @@ MoeResult moe_half_reference(const at::Tensor& x, const MoeWeights& weights, con
   const at::Tensor n = rms_norm_reference(x, weights.norm, norm_eps);
   const at::Tensor logits = n.matmul(weights.router.t());
   const Routing routing = router_reference(logits, spec, options.replay_indices);
-  const at::Tensor out = x + experts_reference(n, routing.indices, routing.weights, weights.experts);
+  at::Tensor out = x + experts_reference(n, routing.indices, routing.weights, weights.experts);
+  if (weights.shared.has_value()) {
+    out = out + gated_mlp_reference(n, *weights.shared);
+  }
   return {out, options.want_router_logits ? logits : at::Tensor(),
           group_by_expert_reference(routing.indices, spec.num_experts).counts, routing.indices};
 }

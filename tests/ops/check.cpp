@@ -1,5 +1,7 @@
 #include "ops/check.h"
 
+#include "ops/aten_compat.h"
+
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -20,7 +22,8 @@ class SeedEachTest final : public ::testing::EmptyTestEventListener {
   void OnTestStart(const ::testing::TestInfo&) override { at::manual_seed(1); }
 };
 
-[[maybe_unused]] const bool kSeeded = [] {
+[[maybe_unused]] const bool kPrepared = [] {
+  aten::make_products_reproducible();  // as the trainer does
   ::testing::UnitTest::GetInstance()->listeners().Append(new SeedEachTest);
   return true;
 }();

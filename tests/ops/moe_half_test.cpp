@@ -25,7 +25,26 @@ Tensors random_inputs(std::int64_t tokens, std::int64_t hidden, std::int64_t wid
           random_tensor({experts, hidden, width}, at::kDouble).mul(0.2).to(dtype)};
 }
 
-MoeWeights weights_of(const Tensors& in) { return {in[1], in[2], {in[3], in[4]}}; }
+// A shared expert of width S, and its output gate where `gated`, behind the inputs.
+Tensors with_shared_expert(Tensors in, std::int64_t width, bool gated) {
+  const std::int64_t hidden = in[0].size(1);
+  std::vector<std::vector<std::int64_t>> shapes = {{width, hidden}, {width, hidden}, {hidden, width}};
+  if (gated) {
+    shapes.push_back({1, hidden});
+  }
+  for (const auto& shape : shapes) {
+    in.push_back(random_tensor(shape, at::kDouble).mul(0.2).to(in[0].scalar_type()));
+  }
+  return in;
+}
+
+MoeWeights weights_of(const Tensors& in) {
+  MoeWeights weights{in[1], in[2], {in[3], in[4]}};
+  if (in.size() > 5) {
+    weights.shared = {{in[5], {}}, {in[6], {}}, {in[7], {}}, in.size() > 8 ? in[8] : at::Tensor()};
+  }
+  return weights;
+}
 
 Tensors outputs_of(const MoeResult& result) {
   Tensors outputs = {result.out, result.expert_counts, result.expert_indices};
@@ -71,6 +90,23 @@ TEST(MoeHalf, MatchesReference) {
   const RouterSpec sigmoid{5, 2, ScoreFunction::kSigmoid, true, 2.5};
   testing::expect_matches_reference(fused(sigmoid), reference(sigmoid),
                                     random_inputs(21, 7, 5, 5, at::kFloat), 1e-5);
+}
+
+TEST(MoeHalf, WithASharedExpert) {
+  const RouterSpec spec{6, 2, ScoreFunction::kSoftmax, true};
+  for (const bool gated : {false, true}) {
+    for (const auto tokens : {3, 30}) {
+      testing::expect_matches_reference(
+          fused(spec), reference(spec),
+          with_shared_expert(random_inputs(tokens, 32, 16, 6, at::kFloat), 20, gated), 1e-5);
+    }
+    testing::expect_gradients(fused(spec),
+                              with_shared_expert(random_inputs(7, 6, 4, 6, at::kDouble), 5, gated));
+  }
+  const Tensors in = with_shared_expert(random_inputs(40, 96, 32, 6, at::kBFloat16), 40, true);
+  MoeOptions options;
+  options.replay_indices = moe_half(in[0], weights_of(in), spec, kEps).expert_indices;
+  testing::expect_matches_reference(fused(spec, options), reference(spec, options), in, 4e-2);
 }
 
 TEST(MoeHalf, OneToken) {
@@ -165,7 +201,7 @@ TEST(MoeHalf, ReplayForcesTheChoice) {
 
 TEST(MoeHalf, FrozenWeightsGetNoGradientAndChangeNoOther) {
   const RouterSpec spec{4, 2, ScoreFunction::kSoftmax, true};
-  const Tensors in = random_inputs(20, 8, 4, 4, at::kDouble);
+  const Tensors in = with_shared_expert(random_inputs(20, 8, 4, 4, at::kDouble), 5, true);
   const at::Tensor upstream = random_tensor({20, 8}, at::kDouble);
   const auto gradients = [&](unsigned chosen) {
     Tensors leaves, grads;
@@ -178,8 +214,8 @@ TEST(MoeHalf, FrozenWeightsGetNoGradientAndChangeNoOther) {
     }
     return grads;
   };
-  const Tensors all = gradients(0b11111);
-  for (unsigned chosen = 1; chosen < 0b11111; ++chosen) {
+  const Tensors all = gradients(0b111111111);
+  for (unsigned chosen = 1; chosen < 0b111111111; ++chosen) {
     const Tensors some = gradients(chosen);
     for (std::size_t i = 0; i < some.size(); ++i) {
       ASSERT_EQ(some[i].defined(), (chosen >> i & 1) != 0) << chosen;
@@ -192,7 +228,7 @@ TEST(MoeHalf, FrozenWeightsGetNoGradientAndChangeNoOther) {
 
 TEST(MoeHalf, DoesNotDependOnTheNumberOfThreads) {
   const RouterSpec spec{5, 2, ScoreFunction::kSoftmax, true};
-  const Tensors in = random_inputs(1100, 64, 32, 5, at::kFloat);
+  const Tensors in = with_shared_expert(random_inputs(1100, 64, 32, 5, at::kFloat), 48, true);
   const at::Tensor upstream = random_tensor({1100, 64});
   testing::expect_same_on_any_threads([&] {
     Tensors leaves, results;
@@ -222,6 +258,9 @@ TEST(MoeHalf, RefusesWhatDoesNotFit) {
   refused(2, random_tensor({3, 8}));
   refused(3, random_tensor({4, 6, 8}));
   refused(4, random_tensor({4, 8, 5}));
+  Tensors in = with_shared_expert(random_inputs(5, 8, 4, 4, at::kFloat), 3, false);
+  in[6] = random_tensor({2, 8});
+  EXPECT_THROW(fused(spec)(in), Error);
   const MoeOptions grouped{ExpertsImplementation::kGroupedMm, false, {}};
   EXPECT_THROW(fused(spec, grouped)(random_inputs(5, 8, 4, 4, at::kDouble)), Error);
 }

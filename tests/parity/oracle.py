@@ -27,9 +27,12 @@ def crowd_experts(model):
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = 0.0
             layer.mlp.experts.down_proj[:, 0] = 0.0
+            for name, parameter in layer.mlp.named_parameters():
+                if "shared_expert" in name and name.endswith("down_proj.weight"):
+                    parameter[0] = 0.0
             layer.post_attention_layernorm.weight[0] = 1.0
-            layer.mlp.gate.weight[0, 0] = 0.7
-            layer.mlp.gate.weight[1, 0] = -0.7
+            layer.mlp.gate.weight[0, 0] = 1.0
+            layer.mlp.gate.weight[1, 0] = -1.0
 
 
 def run(model, batch):

@@ -90,6 +90,40 @@ TEST(ModelSpec, OlmoeOf7BillionParameters) {
             "M/config.json: head_dim is 64; this family's heads must make up hidden_size together");
 }
 
+// Sizes as published for Qwen1.5-MoE-A2.7B: 14.3 billion parameters, 2.7 of them active.
+TEST(ModelSpec, Qwen2MoeOf14BillionParameters) {
+  const ModelSpec spec = make_model_spec(Json::parse(R"({"model_type": "qwen2_moe"})", ""), "config.json");
+  EXPECT_EQ(spec.num_parameters(), 14315784192);
+  EXPECT_NEAR(static_cast<double>(spec.num_active_parameters()), 2.69e9, 0.01e9);
+  const LayerSpec& layer = spec.layers.front();
+  EXPECT_TRUE(layer.attention.qkv_bias && !layer.attention.out_bias);
+  EXPECT_EQ(layer.feed_forward.shared->width, 5632);
+}
+
+TEST(ModelSpec, WindowsOfQwen2MoeFollowTheLayerTypes) {
+  const auto windows = [](const char* fields) {
+    Json config = Json::parse(fields, "");
+    config.set("model_type", "qwen2_moe");
+    config.set("num_hidden_layers", 4);
+    std::string result;
+    for (const LayerSpec& layer : make_model_spec(config, "M/config.json").layers) {
+      result += layer.attention.sliding_window.has_value() ? 'W' : '-';
+    }
+    return result;
+  };
+  EXPECT_EQ(windows("{}"), "----");
+  EXPECT_EQ(windows(R"({"use_sliding_window": true})"), "W-W-");
+  EXPECT_EQ(windows(R"({"use_sliding_window": true, "max_window_layers": 2})"), "W---");
+  EXPECT_EQ(windows(R"({"use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention",
+                        "full_attention", "full_attention"]})"),
+            "-W--");
+  EXPECT_THROW(windows(R"({"layer_types": ["sliding_attention", "full_attention", "full_attention",
+                                           "full_attention"]})"),
+               ConfigError);
+  EXPECT_THROW(windows(R"({"layer_types": ["full_attention"]})"), ConfigError);
+  EXPECT_THROW(windows(R"({"layer_types": [1, 2, 3, 4]})"), ConfigError);
+}
+
 TEST(ModelSpec, ThePaddingTokenIsTheStatedOneOrTheFamilysDefault) {
   const auto token = [](const char* config) {
     return make_model_spec(Json::parse(config, ""), "config.json").pad_token;

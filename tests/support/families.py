@@ -3,7 +3,7 @@
 Each case is a name, keyword arguments of the family's Transformers config, and a kind of batch (see `batches.py`).
 """
 
-from transformers import MixtralConfig, OlmoeConfig, Qwen3MoeConfig
+from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
 
 # Fields that every family has.
 COMMON_BASE = dict(
@@ -59,6 +59,28 @@ OLMOE_CASES = [
     ("attention bias", dict(attention_bias=True), "rows"),
 ]  # fmt: skip
 
+QWEN2_MOE_BASE = dict(
+    COMMON_BASE,
+    intermediate_size=56,
+    moe_intermediate_size=24,
+    shared_expert_intermediate_size=40,
+    num_experts=6,
+)
+
+QWEN2_MOE_CASES = [
+    ("renormalisation", dict(norm_topk_prob=True), "rows"),
+    ("top-8 of 16", dict(num_experts=16, num_experts_per_tok=8), "rows"),
+    ("odd sizes", dict(hidden_size=44, moe_intermediate_size=20, shared_expert_intermediate_size=12, num_experts=5,
+                       num_attention_heads=2, vocab_size=101), "rows"),
+    ("no biases", dict(qkv_bias=False), "rows"),
+    ("dense layers", dict(num_hidden_layers=4, mlp_only_layers=[1]), "rows"),
+    ("every second layer sparse", dict(num_hidden_layers=4, decoder_sparse_step=2), "packed"),
+    ("every second layer with a window", dict(num_hidden_layers=4, use_sliding_window=True, sliding_window=5,
+                                              max_window_layers=2), "rows"),
+    ("windows by layer types", dict(use_sliding_window=True, sliding_window=4,
+                                    layer_types=["full_attention", "sliding_attention"]), "rows"),
+]  # fmt: skip
+
 QWEN3_MOE_BASE = dict(
     COMMON_BASE,
     intermediate_size=56,
@@ -89,6 +111,7 @@ QWEN3_MOE_CASES = [
 FAMILIES = {
     "mixtral": (MixtralConfig, MIXTRAL_BASE, MIXTRAL_CASES),
     "olmoe": (OlmoeConfig, OLMOE_BASE, OLMOE_CASES),
+    "qwen2_moe": (Qwen2MoeConfig, QWEN2_MOE_BASE, QWEN2_MOE_CASES),
     "qwen3_moe": (Qwen3MoeConfig, QWEN3_MOE_BASE, QWEN3_MOE_CASES),
 }
 

@@ -71,20 +71,37 @@ std::string ConfigReader::text(std::string_view name, std::string_view fallback)
   return value->as_string();
 }
 
-std::vector<std::int64_t> ConfigReader::integers(std::string_view name) const {
-  std::vector<std::int64_t> result;
+std::vector<Json> ConfigReader::items(std::string_view name, const char* rule) const {
   const Json* value = find(name);
   if (value == nullptr) {
-    return result;
+    return {};
   }
   if (!value->is_array()) {
-    refuse(name, "it must be a list of integers");
+    refuse(name, rule);
   }
-  for (const Json& item : value->as_array()) {
+  return value->as_array();
+}
+
+std::vector<std::int64_t> ConfigReader::integers(std::string_view name) const {
+  constexpr const char* kRule = "it must be a list of integers";
+  std::vector<std::int64_t> result;
+  for (const Json& item : items(name, kRule)) {
     if (!item.is_integer()) {
-      refuse(name, "it must be a list of integers");
+      refuse(name, kRule);
     }
     result.push_back(item.as_integer());
+  }
+  return result;
+}
+
+std::vector<std::string> ConfigReader::texts(std::string_view name) const {
+  constexpr const char* kRule = "it must be a list of strings";
+  std::vector<std::string> result;
+  for (const Json& item : items(name, kRule)) {
+    if (!item.is_string()) {
+      refuse(name, kRule);
+    }
+    result.push_back(item.as_string());
   }
   return result;
 }

@@ -24,6 +24,7 @@ class ConfigReader {
   bool boolean(std::string_view name, bool fallback) const;
   std::string text(std::string_view name, std::string_view fallback) const;
   std::vector<std::int64_t> integers(std::string_view name) const;  // empty when absent
+  std::vector<std::string> texts(std::string_view name) const;      // empty when absent
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
   // Refuses the value of a field: "FILE: FIELD is VALUE; RULE".
@@ -33,7 +34,8 @@ class ConfigReader {
   const std::string& where() const { return where_; }
 
  private:
-  const Json* find(std::string_view name) const;  // nullptr when absent or null
+  const Json* find(std::string_view name) const;                           // nullptr when absent or null
+  std::vector<Json> items(std::string_view name, const char* rule) const;  // of a list; empty when absent
 
   const Json& config_;
   std::string where_;

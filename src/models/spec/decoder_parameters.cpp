@@ -44,19 +44,29 @@ void add_attention(const AttentionSpec& attention, std::int64_t hidden, const st
   }
 }
 
+void add_mlp(std::int64_t width, std::int64_t hidden, const std::string& prefix, ParameterList& list) {
+  list.linear(prefix + "gate_proj", width, hidden);
+  list.linear(prefix + "up_proj", width, hidden);
+  list.linear(prefix + "down_proj", hidden, width);
+}
+
 void add_feed_forward(const FeedForwardSpec& feed_forward, std::int64_t hidden, const std::string& prefix,
                       ParameterList& list) {
   const std::int64_t width = feed_forward.width;
   if (!feed_forward.router.has_value()) {
-    list.linear(prefix + "gate_proj", width, hidden);
-    list.linear(prefix + "up_proj", width, hidden);
-    list.linear(prefix + "down_proj", hidden, width);
+    add_mlp(width, hidden, prefix, list);
     return;
   }
   const std::int64_t experts = feed_forward.router->num_experts;
   list.experts(prefix + "experts.gate_up_proj", {experts, 2 * width, hidden});
   list.experts(prefix + "experts.down_proj", {experts, hidden, width});
   list.matrix(prefix + "gate.weight", {experts, hidden});
+  if (const auto& shared = feed_forward.shared) {
+    add_mlp(shared->width, hidden, prefix + shared->module + ".", list);
+    if (shared->gated) {
+      list.linear(prefix + shared->module + "_gate", 1, hidden);
+    }
+  }
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ std::int64_t active_matrix_parameters(const ModelSpec& spec) {
     const AttentionSpec& attention = layer.attention;
     total += 2 * spec.hidden_size * attention.head_dim * (attention.num_heads + attention.num_kv_heads);
     const std::int64_t expert = 3 * spec.hidden_size * layer.feed_forward.width;
+    if (const auto& shared = layer.feed_forward.shared) {
+      total += spec.hidden_size * (3 * shared->width + (shared->gated ? 1 : 0));
+    }
     const auto& router = layer.feed_forward.router;
     total += router.has_value() ? router->top_k * expert + router->num_experts * spec.hidden_size : expert;
   }

@@ -25,10 +25,18 @@ struct ParameterSpec {
   std::int64_t numel() const;
 };
 
+// An expert that every token passes, beside the chosen ones.
+struct SharedExpertSpec {
+  std::string module;      // its name in the layer's `mlp`
+  std::int64_t width = 0;  // S
+  bool gated = false;      // its output is scaled by the sigmoid of the linear layer `module`_gate [1, H]
+};
+
 // The feed-forward half of a layer: a mixture of experts when `router` is set, else one gated MLP.
 struct FeedForwardSpec {
   std::optional<RouterSpec> router;
   std::int64_t width = 0;  // I of an expert, or of the dense MLP
+  std::optional<SharedExpertSpec> shared = std::nullopt;
 };
 
 struct LayerSpec {

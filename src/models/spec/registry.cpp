@@ -8,12 +8,14 @@ namespace phalanx {
 ModelSpec mixtral_spec(const ConfigReader& config);
 WeightMap mixtral_weights(const ModelSpec& spec);
 ModelSpec olmoe_spec(const ConfigReader& config);
+ModelSpec qwen2_moe_spec(const ConfigReader& config);
 ModelSpec qwen3_moe_spec(const ConfigReader& config);
 
 const std::vector<ModelFamily>& model_families() {
   static const std::vector<ModelFamily> kFamilies = {
       {"mixtral", "MixtralForCausalLM", mixtral_spec, mixtral_weights},
       {"olmoe", "OlmoeForCausalLM", olmoe_spec, decoder_weights},
+      {"qwen2_moe", "Qwen2MoeForCausalLM", qwen2_moe_spec, decoder_weights},
       {"qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe_spec, decoder_weights},
   };
   return kFamilies;

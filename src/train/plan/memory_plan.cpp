@@ -48,6 +48,9 @@ std::uint64_t saved_bytes(const ModelSpec& spec, const LayerSpec& layer, std::ui
     const auto experts = static_cast<std::uint64_t>(layer.feed_forward.router->num_experts);
     elements += top_k * 2 * width;               // pre-activations
     fixed += 4 * experts + top_k * (4 + 8 + 8);  // scores; weights, experts and row order
+    if (layer.feed_forward.shared) {
+      elements += 2 * static_cast<std::uint64_t>(layer.feed_forward.shared->width) + 1;
+    }
   } else {
     elements += 2 * width;
   }
