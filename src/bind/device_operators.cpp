@@ -85,8 +85,11 @@ TORCH_LIBRARY_IMPL(phalanx, CPU, m) {
 
 #ifdef PHALANX_CUDA
 TORCH_LIBRARY_IMPL(phalanx, CUDA, m) {
+  m.impl("_adamw_", adamw_cuda_);
   m.impl("_combine_rows", combine_rows_cuda);
+  m.impl("_cross_entropy_rows", cross_entropy_rows_cuda);
   m.impl("_gather_rows", gather_rows_cuda);
+  m.impl("_global_norm", global_norm_cuda);
   m.impl("_group_by_expert", group_by_expert_cuda);
   m.impl("_grouped_linear", grouped_linear_cuda);
   m.impl("_grouped_linear_weight_grad", grouped_linear_weight_grad_cuda);
@@ -94,8 +97,15 @@ TORCH_LIBRARY_IMPL(phalanx, CUDA, m) {
   m.impl("_grouped_linear_swiglu_backward", grouped_linear_swiglu_backward_cuda);
   m.impl("_load_balancing_backward", load_balancing_backward_cuda);
   m.impl("_load_balancing_statistics", load_balancing_statistics_cuda);
+  m.impl("_qk_norm_rope_forward", qk_norm_rope_forward_cuda);
+  m.impl("_qk_norm_rope_backward", qk_norm_rope_backward_cuda);
+  m.impl("_rms_norm_forward", rms_norm_forward_cuda);
+  m.impl("_rms_norm_backward", rms_norm_backward_cuda);
   m.impl("_router_forward", router_forward_cuda);
   m.impl("_router_backward", router_backward_cuda);
+  m.impl("_swiglu_forward", swiglu_forward_cuda);
+  m.impl("_swiglu_backward", swiglu_backward_cuda);
+  m.impl("_weigh_activation_", weigh_activation_cuda_);
 }
 #endif
 

@@ -37,12 +37,23 @@ void adamw_(const AdamWTensors& tensors, const AdamWStep& step);
 // fixed order, the same on any number of threads; 0 for an empty list.
 at::Tensor global_norm(const Tensors& tensors);
 
+// Stream of the random numbers of one parameter in one step; the n-th block of eight elements takes its n-th block.
+constexpr std::uint64_t adamw_random_stream(std::int64_t step, std::size_t parameter) {
+  constexpr int kParameterBits = 24;
+  return static_cast<std::uint64_t>(step) << kParameterBits | parameter;
+}
+
 // Kernels of the device operators.
 void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorList exp_avg,
                 at::TensorList exp_avg_sq, at::TensorList master, at::ArrayRef<double> weight_decay,
                 double learning_rate, double beta1, double beta2, double eps, std::int64_t step,
                 double gradient_scale, bool stochastic_rounding, std::int64_t seed);
 at::Tensor global_norm_cpu(at::TensorList tensors);
+void adamw_cuda_(at::TensorList parameters, at::TensorList gradients, at::TensorList exp_avg,
+                 at::TensorList exp_avg_sq, at::TensorList master, at::ArrayRef<double> weight_decay,
+                 double learning_rate, double beta1, double beta2, double eps, std::int64_t step,
+                 double gradient_scale, bool stochastic_rounding, std::int64_t seed);
+at::Tensor global_norm_cuda(at::TensorList tensors);
 
 // The same update in plain ATen operations, without stochastic rounding: the oracle of the tests.
 void adamw_reference_(const AdamWTensors& tensors, const AdamWStep& step);

@@ -17,7 +17,6 @@ namespace {
 
 using cpu::compute_t;
 
-constexpr int kParameterBits = 24;     // of a random stream's number; the bits above hold the step
 constexpr std::int64_t kChunk = 8192;  // elements of one task; a multiple of the 8 numbers of a random block
 
 struct Chunk {
@@ -178,9 +177,8 @@ void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorL
         std::array<float, kChunk> value;
         widen(rounded, value.data(), count);
         run(value.data());
-        const std::uint64_t stream = static_cast<std::uint64_t>(step) << kParameterBits | i;
         round_stochastically(value.data(), rounded, chunk.begin, count, static_cast<std::uint64_t>(seed),
-                             stream);
+                             adamw_random_stream(step, i));
       }
     }
   });

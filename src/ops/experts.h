@@ -55,6 +55,8 @@ at::Tensor weigh_activation_(at::Tensor activation, const at::Tensor& grad_activ
                              const at::Tensor& weights, const at::Tensor& choices);
 at::Tensor weigh_activation_cpu_(at::Tensor activation, const at::Tensor& grad_activation,
                                  const at::Tensor& weights, const at::Tensor& choices);
+at::Tensor weigh_activation_cuda_(at::Tensor activation, const at::Tensor& grad_activation,
+                                  const at::Tensor& weights, const at::Tensor& choices);
 at::Tensor weigh_activation_meta_(at::Tensor activation, const at::Tensor& grad_activation,
                                   const at::Tensor& weights, const at::Tensor& choices);
 

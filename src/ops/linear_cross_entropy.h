@@ -47,6 +47,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy_rows_cpu(const at::
                                                                       const at::Tensor& labels,
                                                                       const at::Tensor& weights,
                                                                       bool make_gradient, bool want_entropy);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy_rows_cuda(const at::Tensor& logits,
+                                                                       const at::Tensor& labels,
+                                                                       const at::Tensor& weights,
+                                                                       bool make_gradient, bool want_entropy);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy_rows_meta(const at::Tensor& logits,
                                                                        const at::Tensor& labels,
                                                                        const at::Tensor& weights,

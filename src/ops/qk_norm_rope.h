@@ -42,12 +42,21 @@ std::tuple<at::Tensor, at::Tensor> qk_norm_rope_forward_cpu(const at::Tensor& q,
                                                             const OptionalTensor& k_norm,
                                                             const at::Tensor& cos, const at::Tensor& sin,
                                                             double eps);
+std::tuple<at::Tensor, at::Tensor> qk_norm_rope_forward_cuda(const at::Tensor& q, const at::Tensor& k,
+                                                             const OptionalTensor& q_norm,
+                                                             const OptionalTensor& k_norm,
+                                                             const at::Tensor& cos, const at::Tensor& sin,
+                                                             double eps);
 std::tuple<at::Tensor, at::Tensor> qk_norm_rope_forward_meta(const at::Tensor& q, const at::Tensor& k,
                                                              const OptionalTensor& q_norm,
                                                              const OptionalTensor& k_norm,
                                                              const at::Tensor& cos, const at::Tensor& sin,
                                                              double eps);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> qk_norm_rope_backward_cpu(
+    const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v, const at::Tensor& q,
+    const at::Tensor& k, const OptionalTensor& q_norm, const OptionalTensor& k_norm, const at::Tensor& cos,
+    const at::Tensor& sin, double eps);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> qk_norm_rope_backward_cuda(
     const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v, const at::Tensor& q,
     const at::Tensor& k, const OptionalTensor& q_norm, const OptionalTensor& k_norm, const at::Tensor& cos,
     const at::Tensor& sin, double eps);

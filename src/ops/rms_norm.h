@@ -29,6 +29,11 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_forward_cpu(const at::Tensor& x, con
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cpu(const at::Tensor& grad_y, const at::Tensor& x,
                                                          const at::Tensor& weight, const at::Tensor& rstd,
                                                          const std::optional<at::Tensor>& residual_grad);
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& weight,
+                                                         double eps);
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cuda(const at::Tensor& grad_y, const at::Tensor& x,
+                                                          const at::Tensor& weight, const at::Tensor& rstd,
+                                                          const std::optional<at::Tensor>& residual_grad);
 std::tuple<at::Tensor, at::Tensor> rms_norm_forward_meta(const at::Tensor& x, const at::Tensor& weight,
                                                          double eps);
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward_meta(const at::Tensor& grad_y, const at::Tensor& x,

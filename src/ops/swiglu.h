@@ -25,6 +25,9 @@ std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_a, con
 at::Tensor swiglu_forward_cpu(const at::Tensor& z);
 std::tuple<at::Tensor, at::Tensor> swiglu_backward_cpu(const at::Tensor& grad_a, const at::Tensor& z,
                                                        bool want_activation);
+at::Tensor swiglu_forward_cuda(const at::Tensor& z);
+std::tuple<at::Tensor, at::Tensor> swiglu_backward_cuda(const at::Tensor& grad_a, const at::Tensor& z,
+                                                        bool want_activation);
 at::Tensor swiglu_forward_meta(const at::Tensor& z);
 std::tuple<at::Tensor, at::Tensor> swiglu_backward_meta(const at::Tensor& grad_a, const at::Tensor& z,
                                                         bool want_activation);

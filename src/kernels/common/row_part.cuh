@@ -6,29 +6,31 @@
 namespace phalanx::kernels {
 
 template <class T, int kWidth, int kVectors>
-struct RowPart {
-  Packed<T, kWidth> packed[kVectors];
-
+class RowPart {
+ public:
   // Position of access v in the row; those past its end are left out.
   __device__ static int at(int v) { return static_cast<int>((v * blockDim.x + threadIdx.x) * kWidth); }
 
+  // What lies past the end of the row is 0.
   __device__ void load(const T* row, int width) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (at(v) < width) {
-        packed[v] = *reinterpret_cast<const Packed<T, kWidth>*>(row + at(v));
-      }
+      vectors_[v] = at(v) < width ? Vector::load(row + at(v)) : Vector::all(0.0f);
     }
   }
 
   __device__ void clear() {
 #pragma unroll
-    for (auto& vector : packed) {
-      vector = {};
+    for (Vector& vector : vectors_) {
+      vector = Vector::all(0.0f);
     }
   }
 
-  __device__ float value(int v, int i) const { return static_cast<float>(packed[v].values[i]); }
+  __device__ float value(int v, int i) const { return vectors_[v][i]; }
+
+ private:
+  using Vector = PackedValues<T, kWidth>;
+  Vector vectors_[kVectors];
 };
 
 }  // namespace phalanx::kernels

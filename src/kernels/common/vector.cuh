@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace phalanx::kernels {
 
@@ -13,6 +14,44 @@ inline constexpr int kVectorValues = 16 / sizeof(T);
 template <class T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Packed {
   T values[kWidth];
+};
+
+// The same in as few registers as in memory: the compiler gives each 16-bit member of a struct a register of its own, so two bf16
+// share a word.
+template <class T, int kWidth>
+class alignas(sizeof(T) * kWidth) PackedValues {
+ public:
+  __device__ static PackedValues load(const T* source) {
+    return *reinterpret_cast<const PackedValues*>(source);
+  }
+
+  __device__ static PackedValues all(float value) {
+    PackedValues result;
+#pragma unroll
+    for (Word& word : result.words_) {
+      if constexpr (kPairs) {
+        const std::uint32_t bits = __bfloat16_as_ushort(static_cast<T>(value));
+        word = bits << 16 | bits;
+      } else {
+        word = static_cast<T>(value);
+      }
+    }
+    return result;
+  }
+
+  __device__ float operator[](int i) const {
+    if constexpr (kPairs) {
+      const std::uint32_t pair = words_[i / 2];
+      return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+    } else {
+      return static_cast<float>(words_[i]);
+    }
+  }
+
+ private:
+  static constexpr bool kPairs = sizeof(T) == 2 && kWidth % 2 == 0;
+  using Word = std::conditional_t<kPairs, std::uint32_t, T>;
+  Word words_[kPairs ? kWidth / 2 : kWidth];
 };
 
 template <int kWidth, class T>

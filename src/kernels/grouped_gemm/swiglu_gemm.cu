@@ -1,8 +1,8 @@
 // z = x[rows of e] W_e^T and a = silu(gate) up. A tile holds 128 gate columns and the 128 up columns that belong to them, so
 // that a thread finds both halves of each element among its own accumulators.
-#include "kernels/grouped_gemm/swiglu.cuh"
 #include "kernels/grouped_gemm/swiglu_gemm.h"
 #include "kernels/grouped_gemm/varlen_m.cuh"
+#include "kernels/swiglu/silu.cuh"
 
 namespace phalanx::kernels {
 namespace {

@@ -1,8 +1,8 @@
 // da' = dy[rows of e] W_e, turned at once into dz, s a and the summands of the router's gradient: neither da' nor a nor
 // the output of the expert ever lies in memory.
-#include "kernels/grouped_gemm/swiglu.cuh"
 #include "kernels/grouped_gemm/swiglu_gemm.h"
 #include "kernels/grouped_gemm/varlen_m.cuh"
+#include "kernels/swiglu/silu.cuh"
 
 namespace phalanx::kernels {
 namespace {

@@ -10,7 +10,8 @@ namespace phalanx::kernels {
 namespace {
 
 constexpr int kMaxWidth = 16384;
-constexpr int kScalarVectors =
+constexpr int kForwardVectors = 4;  // of a thread, 16 bytes each
+constexpr int kScalars =
     16;  // of a thread where rows cannot be read 16 bytes at a time: 1,024 threads hold kMaxWidth
 
 void check_width(const char* kernel, std::int64_t width) {
@@ -23,15 +24,14 @@ int threads_for(int accesses, int per_thread) {
   return static_cast<int>(blocks_for(blocks_for(accesses, per_thread), kWarpSize)) * kWarpSize;
 }
 
-// One block per row; up to 2,048 bf16 values that is one warp, which waits for nobody.
+// One block per row.
 template <class T, int kWidth, int kVectors>
-__global__ void __launch_bounds__(1024) forward_kernel(RmsNormForwardParams p) {
+__global__ void __launch_bounds__(kWidth == 1 ? 1024 : 512) forward_kernel(RmsNormForwardParams p) {
   using Part = RowPart<T, kWidth, kVectors>;
   __shared__ float scratch[kMaxWarps][1];
   const int width = static_cast<int>(p.width);
   const std::int64_t first = blockIdx.x * p.width;
   Part x;
-  x.clear();
   x.load(static_cast<const T*>(p.x) + first, width);
   float squares[1] = {};
 #pragma unroll
@@ -69,7 +69,6 @@ class BackwardBlock {
 
   __device__ explicit BackwardBlock(const RmsNormBackwardParams& p)
       : p_(p), width_(static_cast<int>(p.width)) {
-    weight_.clear();
     weight_.load(static_cast<const T*>(p.weight), width_);
   }
 
@@ -154,8 +153,10 @@ class BackwardBlock {
   float weight_grad_[kVectors][kWidth] = {};
 };
 
-template <class T, int kWidth, int kVectors, int kRows, int kThreads>
-__global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constant__ RmsNormBackwardParams p) {
+// kThreads at most, of which kBlocks blocks find room on a multiprocessor.
+template <class T, int kWidth, int kVectors, int kRows, int kThreads, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    backward_kernel(const __grid_constant__ RmsNormBackwardParams p) {
   __shared__ float scratch[2][kMaxWarps][kRows];
   BackwardBlock<T, kWidth, kVectors, kRows> block(p);
   int turn = 0;
@@ -167,11 +168,11 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(const __grid_constan
   block.store_weight_grad();
 }
 
-template <class T, int kWidth, int kVectors, int kRows, int kThreads>
+template <class T, int kWidth, int kVectors, int kRows, int kThreads, int kBlocks>
 void launch_backward(const RmsNormBackwardParams& p, cudaStream_t stream) {
   const int threads = threads_for(static_cast<int>(blocks_for(p.width, kWidth)), kVectors);
   const int blocks = rms_norm_backward_blocks(p.rows);
-  backward_kernel<T, kWidth, kVectors, kRows, kThreads><<<blocks, threads, 0, stream>>>(p);
+  backward_kernel<T, kWidth, kVectors, kRows, kThreads, kBlocks><<<blocks, threads, 0, stream>>>(p);
 }
 
 }  // namespace
@@ -184,13 +185,12 @@ void rms_norm_forward(const RmsNormForwardParams& p, cudaStream_t stream) {
   with_element(p.element, [&]<class T>(T) {
     constexpr int kWide = kVectorValues<T>;
     const auto blocks = static_cast<unsigned>(p.rows);
-    const int width = static_cast<int>(p.width), accesses = width / kWide;
-    if (!fits_vectors<T>(p.width, p.x, p.weight, p.y)) {
-      forward_kernel<T, 1, kScalarVectors><<<blocks, threads_for(width, kScalarVectors), 0, stream>>>(p);
-    } else if (accesses <= 2 * kWarpSize) {
-      forward_kernel<T, kWide, 2><<<blocks, threads_for(accesses, 2), 0, stream>>>(p);
+    const int width = static_cast<int>(p.width);
+    if (fits_vectors<T>(p.width, p.x, p.weight, p.y)) {
+      forward_kernel<T, kWide, kForwardVectors>
+          <<<blocks, threads_for(width / kWide, kForwardVectors), 0, stream>>>(p);
     } else {
-      forward_kernel<T, kWide, 8><<<blocks, threads_for(accesses, 8), 0, stream>>>(p);
+      forward_kernel<T, 1, kScalars><<<blocks, threads_for(width, kScalars), 0, stream>>>(p);
     }
   });
   check_launch("rms_norm_forward");
@@ -198,7 +198,7 @@ void rms_norm_forward(const RmsNormForwardParams& p, cudaStream_t stream) {
 
 // A constant, so that the order of the sum does not depend on the GPU.
 int rms_norm_backward_blocks(std::int64_t rows) {
-  constexpr std::int64_t kBlocks = 264;
+  constexpr std::int64_t kBlocks = 396;
   return static_cast<int>(std::min(rows, kBlocks));
 }
 
@@ -211,14 +211,14 @@ void rms_norm_backward(const RmsNormBackwardParams& p, cudaStream_t stream) {
     constexpr int kWide = kVectorValues<T>;
     const std::int64_t accesses = p.width / kWide;
     const bool wide = fits_vectors<T>(p.width, p.x, p.weight, p.grad_y, p.residual_grad, p.grad_x);
-    if (!wide || accesses > 4 * 512) {
-      launch_backward<T, 1, kScalarVectors, 1, 1024>(p, stream);
+    if (!wide || accesses > 2 * 1024) {
+      launch_backward<T, 1, kScalars, 1, 1024, 1>(p, stream);
     } else if (accesses <= 256) {
-      launch_backward<T, kWide, 1, 4, 256>(p, stream);
-    } else if (accesses <= 2 * 256) {
-      launch_backward<T, kWide, 2, 2, 256>(p, stream);
+      launch_backward<T, kWide, 1, 2, 256, 3>(p, stream);
+    } else if (accesses <= 1024) {
+      launch_backward<T, kWide, 1, 1, 1024, 1>(p, stream);
     } else {
-      launch_backward<T, kWide, 4, 1, 512>(p, stream);
+      launch_backward<T, kWide, 2, 1, 1024, 1>(p, stream);
     }
   });
   check_launch("rms_norm_backward");
