@@ -98,6 +98,14 @@ void check_json_file(const std::string& path, std::uint64_t size) {
   }
 }
 
+InputFile open_data_file(const std::string& path) {
+  try {
+    return InputFile(path);
+  } catch (const IoError& error) {
+    fail<ConfigError>(error.what(), "; make it readable, or name another file with --data");
+  }
+}
+
 void check_data_file(const std::string& path) {
   const fs::file_status status = fs::status(path);
   PHALANX_CHECK(fs::exists(status), ConfigError, path, ": no such file; check the path given with --data");
@@ -108,7 +116,7 @@ void check_data_file(const std::string& path) {
     Json::parse_file((fs::path(path) / "manifest.json").string());
     return;
   }
-  const InputFile file(path);  // says why it cannot be opened
+  const InputFile file = open_data_file(path);
   PHALANX_CHECK(file.size() > 0, ConfigError, path, ": the file is empty", kRecordCure);
   const std::string extension = fs::path(path).extension();
   if (extension == ".json" || extension == ".jsonl" || extension == ".ndjson") {

@@ -21,6 +21,7 @@ int eval(const Arguments& arguments) {
   const CheckedModel model = check_inputs(config);
   config.data = prepare_data(config.data, model.folder);
   config.model = model.folder;
+  check_run_data(config, model.spec);
   config.output.clear();
   return run_engine("eval", run_config_to_json(config));
 }

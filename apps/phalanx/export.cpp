@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/text.h"
 #include "engine.h"
+#include "train/plan/checkpoint_folder.h"
 
 #include <array>
 #include <charconv>
@@ -37,6 +38,7 @@ int export_model(const Arguments& arguments) {
   const std::string source = arguments.get("run"), output = arguments.get("--output");
   PHALANX_CHECK(fs::is_directory(source), ConfigError, source,
                 ": no such folder; name a run (the --output of finetune) or one of its checkpoints");
+  read_progress(find_checkpoint(source));
   PHALANX_CHECK(!fs::exists(output) || (fs::is_directory(output) && fs::is_empty(output)), ConfigError,
                 output, ": already exists; choose another --output");
   const std::int64_t shard_bytes =

@@ -33,6 +33,7 @@ int finetune(const Arguments& arguments) {
   RunConfig resolved = config;  // what the engine gets: folders instead of names and raw files
   resolved.model = model.folder;
   resolved.data = prepare_data(config.data, model.folder);
+  check_run_data(resolved, model.spec);
   log_info("memory plan\n", memory_table(plan_training_memory(model.spec, config), available));
   if (arguments.has("--dry-run")) {
     std::cout << run_config_to_json(resolved).dump(2) << "\n";

@@ -16,21 +16,22 @@ int plan(const Arguments& arguments) {
   const ModelSpec spec = read_model_spec(find_model(config.model));
   const MemoryPlan plan = plan_training_memory(spec, config);
   const AvailableMemory available = available_host_memory();
+  const int code = plan.total() > available.bytes ? kPhalanxBadInput : kPhalanxOk;
   if (arguments.has("--json")) {
     std::cout << memory_json(plan, available).dump(2) << "\n";
-    return kPhalanxOk;
+    return code;
   }
   std::cout << spec.family << ", " << spec.num_parameters() << " parameters, " << config.train.precision
             << ", " << config.train.micro_batch_size << " x " << config.data.sequence_length
             << " tokens a micro-batch\n"
             << memory_table(plan, available);
-  if (plan.total() > available.bytes) {
+  if (code != kPhalanxOk) {
     std::cout << "It does not fit.\n";
     for (const std::string& way : ways_to_fit(spec, config, available.bytes)) {
       std::cout << "  It fits with " << way << "\n";
     }
   }
-  return kPhalanxOk;
+  return code;
 }
 
 }  // namespace

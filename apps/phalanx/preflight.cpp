@@ -2,12 +2,15 @@
 
 #include "core/convert.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/text.h"
 #include "data_files.h"
 #include "io/hf_checkpoint.h"
 #include "model_folder.h"
 #include "models/spec/weight_match.h"
 #include "run_options.h"
+#include "train/plan/resume_check.h"
+#include "train/plan/run_data.h"
 
 namespace phalanx {
 namespace {
@@ -39,6 +42,19 @@ CheckedModel check_inputs(const RunConfig& config) {
                 ", less than data.sequence_length = ", config.data.sequence_length,
                 "; write --sequence-length ", model.spec.max_positions, " or less");
   return model;
+}
+
+void check_run_data(const RunConfig& config, const ModelSpec& spec) {
+  if (!config.data.train.empty()) {
+    const auto training = open_training_data(config, spec.vocab_size);
+    log_info("training data: ", describe(*training, config.data));
+    if (const auto checkpoint = checkpoint_to_resume(config)) {
+      begin_resume(*checkpoint, config, *training);
+    }
+  }
+  if (const auto validation = open_validation_data(config, spec.vocab_size)) {
+    log_info("validation data: ", describe(*validation, config.data));
+  }
 }
 
 }  // namespace phalanx

@@ -16,4 +16,8 @@ struct CheckedModel {
 // IoError; PythonStepFailed when a model cannot be downloaded.
 CheckedModel check_inputs(const RunConfig& config);
 
+// Opens prepared data as the engine will, says what of it is used, and checks that a run that goes on has the model and data it was
+// started with. `config` names folders. Throws ConfigError, IoError.
+void check_run_data(const RunConfig& config, const ModelSpec& spec);
+
 }  // namespace phalanx

@@ -11,12 +11,15 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace phalanx {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kMetrics = "metrics.jsonl";
 
 fs::path config_file(const fs::path& output) { return output / "config.json"; }
 fs::path lock_file(const fs::path& output) { return output / "lock"; }
@@ -37,12 +40,20 @@ std::string host_name() {
   return name.data();
 }
 
-// The lock is the kernel's: it ends with the process that holds it, so a lock file left by a killed run means nothing.
+bool is_still_there(const FileDescriptor& file, const fs::path& path) {
+  struct stat opened {
+  }, named{};
+  return fstat(file.get(), &opened) == 0 && stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino;
+}
+
+// The lock is the kernel's: it ends with the process that holds it, so a lock file left by a killed run means nothing. A run
+// removes the file at its end, perhaps between the opening and the locking here: then it is taken anew.
 FileDescriptor take_lock(const fs::path& path, int open_flags, int kind) {
   FileDescriptor file(open(path.c_str(), open_flags | O_CLOEXEC, 0644));
   PHALANX_CHECK(file.is_open(), ConfigError, path.string(), errno_text(errno), "; choose another --output");
   if (flock(file.get(), kind | LOCK_NB) == 0) {
-    return file;
+    const bool is_current = (open_flags & O_CREAT) == 0 || is_still_there(file, path);
+    return is_current ? std::move(file) : take_lock(path, open_flags, kind);
   }
   PHALANX_CHECK(errno == EWOULDBLOCK, ConfigError, path.string(), ": cannot be locked", errno_text(errno),
                 "; choose an --output on a file system with locks");
@@ -62,7 +73,7 @@ void check_writable(const fs::path& output) {
                 " is a file, not a folder; choose another --output");
   std::string probe = (folder / ".phalanx-probe-XXXXXX").string();
   PHALANX_CHECK(mkdtemp(probe.data()) != nullptr, ConfigError, output.string(), ": ", folder.string(),
-                " cannot be written", errno_text(errno),
+                " cannot be written", errno == ENOENT ? ": it is no folder of a disk" : errno_text(errno),
                 "; choose another --output or change the permissions");
   rmdir(probe.c_str());
 }
@@ -96,8 +107,9 @@ void check_same_run(const RunConfig& config) {
 
 void check_existing_run(const RunConfig& config) {
   const fs::path output = config.output;
-  PHALANX_CHECK(fs::exists(config_file(output)) && (fs::exists(lock_file(output)) || has_checkpoints(output)),
-                ConfigError, config.output,
+  const bool has_run =
+      fs::exists(lock_file(output)) || fs::exists(output / kMetrics) || has_checkpoints(output);
+  PHALANX_CHECK(fs::exists(config_file(output)) && has_run, ConfigError, config.output,
                 ": the folder is not empty and holds no run of phalanx; choose another --output");
   if (fs::exists(lock_file(output))) {
     take_lock(lock_file(output), O_RDONLY, LOCK_SH);
@@ -121,10 +133,10 @@ void check_run_folder(const RunConfig& config) {
   check_writable(output);
 }
 
-RunFolder::RunFolder(const RunConfig& config) {
+RunFolder::RunFolder(const RunConfig& config) : output_(config.output) {
   const fs::path output = config.output;
   std::error_code error;
-  fs::create_directories(output, error);
+  created_ = fs::create_directories(output, error);
   PHALANX_CHECK(!error, ConfigError, config.output, ": cannot be created: ", error.message(),
                 "; choose another --output");
   lock_ = take_lock(lock_file(output), O_RDWR | O_CREAT, LOCK_EX);
@@ -136,6 +148,19 @@ RunFolder::RunFolder(const RunConfig& config) {
                        pwrite(lock_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
   PHALANX_CHECK(written, IoError, lock_file(output).string(), errno_text(errno));
   write_file_atomic(config_file(output).string(), run_config_to_json(config).dump(2) + "\n");
+}
+
+RunFolder::~RunFolder() {
+  std::error_code error;  // what cannot be removed may stay
+  const bool wrote_something = fs::exists(fs::path(output_) / kMetrics) || has_checkpoints(output_);
+  if (!wrote_something) {
+    fs::remove(config_file(output_), error);
+    fs::remove(fs::path(output_) / "checkpoints", error);
+  }
+  fs::remove(lock_file(output_), error);
+  if (created_ && !wrote_something) {
+    fs::remove(output_, error);  // only if it is empty
+  }
 }
 
 }  // namespace phalanx

@@ -16,12 +16,18 @@ namespace phalanx {
 // fields that must agree. Throws ConfigError.
 void check_run_folder(const RunConfig& config);
 
-// Creates the folder, locks it for the life of this object and writes config.json.
+// Creates the folder, locks it for the life of this object and writes config.json. What is left of a run that wrote nothing else,
+// because it failed before its first step, is removed at the end.
 class RunFolder {
  public:
   explicit RunFolder(const RunConfig& config);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
 
  private:
+  std::string output_;
+  bool created_ = false;  // the folder, not only what is in it
   FileDescriptor lock_;
 };
 

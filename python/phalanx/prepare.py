@@ -17,7 +17,15 @@ from phalanx.data import tokenizers
 from phalanx.data.collect import Counts, encode_sources, recognise_source
 from phalanx.data.formats import FORMATS, parse_columns
 from phalanx.data.rows import Row
-from phalanx.data.shards import MANIFEST, VERSION, ShardWriter, check_output, is_complete, read_manifest
+from phalanx.data.shards import (
+    MANIFEST,
+    VERSION,
+    ShardWriter,
+    check_output,
+    is_complete,
+    read_manifest,
+    rename_sources,
+)
 from phalanx.data.sources import Source, open_sources
 from phalanx.data.supervision import Supervisor
 from phalanx.errors import NOT_ACCEPTABLE, UserError
@@ -141,6 +149,7 @@ def prepare(args: argparse.Namespace) -> Path:
     check_output(output)
     present = read_manifest(output)
     if present and present.get("key") == key and is_complete(output, present):
+        rename_sources(output, present, [str(source.path) for source in sources])
         _say(f"{output}: up to date, {_summary(present['counts'])}")
         return output
     if present and args.output and not args.overwrite:

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 namespace phalanx {
@@ -34,6 +35,43 @@ std::int64_t count_targets(std::span<const std::uint8_t> loss_mask, std::int64_t
   return length == 0 ? 0 : std::count(loss_mask.begin() + 1, loss_mask.begin() + length, std::uint8_t{1});
 }
 
+using Sources = std::set<std::pair<std::string, std::string>>;  // path and SHA-256
+
+Sources sources_of(const Json& folders) {
+  Sources sources;
+  for (const Json& folder : folders.as_array()) {
+    for (const auto& [path, hash] : folder.as_object()) {
+      sources.emplace(path, hash.as_string());
+    }
+  }
+  return sources;
+}
+
+std::string paths_of(const Sources& sources) {
+  std::string text;
+  for (const auto& [path, hash] : sources) {
+    text += (text.empty() ? "" : ", ") + path;
+  }
+  return text;
+}
+
+[[noreturn]] void refuse_other_data(const Sources& before, const Sources& now) {
+  constexpr const char* kCure = "; put the old data back, or start anew in another output folder";
+  for (const auto& [path, hash] : before) {
+    const auto same_path = now.lower_bound({path, ""});
+    PHALANX_CHECK(now.contains({path, hash}) || same_path == now.end() || same_path->first != path,
+                  ConfigError, path, ": has changed since the checkpoint was saved: its SHA-256 was ", hash,
+                  " and is ", same_path->second, kCure);
+  }
+  PHALANX_CHECK(
+      before != now, ConfigError,
+      "the data files are those of the checkpoint, but they were prepared in another way (tokenizer, "
+      "chat template or options)",
+      kCure);
+  fail<ConfigError>("the checkpoint was saved with other data files: ", paths_of(before), ", now ",
+                    paths_of(now), kCure);
+}
+
 }  // namespace
 
 struct DataLoader::Impl {
@@ -44,6 +82,7 @@ struct DataLoader::Impl {
   std::vector<std::int64_t> samples;    // ids in use
   std::int64_t dropped = 0;
   std::int64_t truncated = 0;
+  std::int64_t longest = 0;
   std::int64_t total_tokens = 0;
   std::int64_t supervised_tokens = 0;
 
@@ -73,19 +112,25 @@ struct DataLoader::Impl {
   void select_samples() {
     const std::int64_t count = first_ids.back();
     Split split = split_samples(count, options.validation_fraction, options.seed);
+    const std::vector<std::int64_t>& part = options.validation_part ? split.validation : split.train;
+    PHALANX_CHECK(!part.empty(), ConfigError, folders.front().path(), ": of ", count,
+                  " samples none is left for training: data.validation_fraction ",
+                  options.validation_fraction, " holds out all of them; lower it, or give more data");
     lengths.assign(count, 0);
-    for (const std::int64_t id : options.validation_part ? split.validation : split.train) {
+    for (const std::int64_t id : part) {
       add_sample(id);
     }
-    PHALANX_CHECK(!samples.empty(), ConfigError, folders.front().path(), ": no sample is usable: ", dropped,
-                  " of ", count, " dropped because they are longer than sequence_length ",
-                  options.sequence_length, "; raise data.sequence_length or set data.on_long to truncate");
+    PHALANX_CHECK(!samples.empty(), ConfigError, folders.front().path(), ": no sample is usable: all ",
+                  part.size(), options.validation_part ? " held out for validation" : "",
+                  " are longer than data.sequence_length ", options.sequence_length, ", the longest ",
+                  longest, "; write --sequence-length ", longest, ", or --on-long truncate");
   }
 
   void add_sample(std::int64_t id) {
     const auto [folder, index] = locate(id);
     const auto loss_mask = folder.loss_mask(index);
     const auto length = static_cast<std::int64_t>(loss_mask.size());
+    longest = std::max(longest, length);
     const bool is_long = length > options.sequence_length;
     PHALANX_CHECK(!is_long || options.on_long != "error", ConfigError, folder.path(), ": sample ", index,
                   " (", folder.origin(index), ") has ", length, " tokens, more than sequence_length ",
@@ -145,6 +190,14 @@ struct DataLoader::Impl {
     return batch;
   }
 
+  Json sources() const {
+    Json all = Json::array();
+    for (const TokenFolder& folder : folders) {
+      all.push_back(folder.sources());
+    }
+    return all;
+  }
+
   // All that decides which rows an epoch has and their order.
   Json identity() const {
     Json keys = Json::array();
@@ -195,6 +248,7 @@ std::int64_t DataLoader::num_samples() const { return static_cast<std::int64_t>(
 std::int64_t DataLoader::num_rows() const { return static_cast<std::int64_t>(impl_->rows.size()); }
 std::int64_t DataLoader::num_dropped() const { return impl_->dropped; }
 std::int64_t DataLoader::num_truncated() const { return impl_->truncated; }
+std::int64_t DataLoader::longest_sample() const { return impl_->longest; }
 std::int64_t DataLoader::tokens_per_epoch() const { return impl_->total_tokens; }
 std::int64_t DataLoader::supervised_tokens_per_epoch() const { return impl_->supervised_tokens; }
 
@@ -208,6 +262,7 @@ Json DataLoader::state() const {
   out.set("epoch", impl_->epoch);
   out.set("next_row", impl_->next_row);
   out.set("data", impl_->identity());
+  out.set("sources", impl_->sources());
   return out;
 }
 
@@ -215,10 +270,13 @@ void DataLoader::restore(const Json& state) {
   const Json now = impl_->identity();
   for (const auto& [name, value] : now.as_object()) {
     const Json* saved = state.at("data").find(name);
+    if (saved != nullptr && name == "folders" && *saved != value) {
+      refuse_other_data(sources_of(state.at("sources")), sources_of(impl_->sources()));
+    }
     PHALANX_CHECK(saved != nullptr && *saved == value, ConfigError,
-                  "data loader: the saved position belongs to other ", "data: ", name, " was ",
+                  "the checkpoint was saved with other data: ", name, " was ",
                   saved == nullptr ? "absent" : saved->dump(), " and is now ", value.dump(),
-                  "; restore the old setting, or start anew");
+                  "; set it back, or start anew in another output folder");
   }
   const std::int64_t epoch = state.at("epoch").as_integer();
   const std::int64_t next_row = state.at("next_row").as_integer();

@@ -51,6 +51,7 @@ class DataLoader {
   std::int64_t num_rows() const;     // of an epoch
   std::int64_t num_dropped() const;  // too long, or nothing to learn left after truncation
   std::int64_t num_truncated() const;
+  std::int64_t longest_sample() const;  // tokens, before anything was dropped or cut
   std::int64_t tokens_per_epoch() const;
   std::int64_t supervised_tokens_per_epoch() const;
   double fill_rate() const;  // tokens of an epoch / (rows * sequence_length)

@@ -64,6 +64,7 @@ TokenFolder::TokenFolder(std::string path, std::int64_t vocab_size) : path_(std:
     key_ = manifest.at("key").as_string();
     for (const Json& source : manifest.at("sources").as_array()) {
       source_names_.push_back(source.at("path").as_string());
+      sources_by_path_.set(source_names_.back(), source.at("sha256").as_string());
     }
     for (const Json& entry : manifest.at("shards").as_array()) {
       append_shard(entry, vocab_size);

@@ -25,7 +25,8 @@ class TokenFolder {
   TokenFolder(std::string path, std::int64_t vocab_size);
 
   const std::string& path() const { return path_; }
-  const std::string& key() const { return key_; }  // hash of all that decided the content
+  const std::string& key() const { return key_; }           // hash of all that decided the content
+  const Json& sources() const { return sources_by_path_; }  // {path: SHA-256 of the data file}
   std::int64_t num_samples() const { return static_cast<std::int64_t>(offsets_.size()) - 1; }
   std::span<const std::int32_t> tokens(std::int64_t sample) const;
   std::span<const std::uint8_t> loss_mask(std::int64_t sample) const;
@@ -38,6 +39,7 @@ class TokenFolder {
   std::string path_;
   std::string key_;
   std::vector<std::string> source_names_;
+  Json sources_by_path_ = Json::object();
   std::vector<std::int32_t> tokens_;
   std::vector<std::uint8_t> loss_mask_;
   std::vector<std::int64_t> offsets_{0};

@@ -9,8 +9,7 @@
 namespace phalanx {
 
 void export_model(const std::string& source, const std::string& output, std::uint64_t max_shard_bytes) {
-  const std::vector<std::string> checkpoints = list_checkpoints(source + "/checkpoints");
-  const std::string folder = checkpoints.empty() ? source : checkpoints.back();
+  const std::string folder = find_checkpoint(source);
   const Json progress = read_progress(folder);
   const RunConfig config = run_config_from_json(progress.at("config"), folder + "/progress.json");
   const Precision precision = precision_from_name(config.train.precision);

@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include "config/field.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "data/data_loader.h"
@@ -10,6 +9,8 @@
 #include "ops/operator.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
+#include "train/plan/resume_check.h"
+#include "train/plan/run_data.h"
 #include "train/schedule.h"
 #include "train/step_sums.h"
 #include "train/stop_signal.h"
@@ -51,40 +52,6 @@ at::Device choose_device(const std::string& name) {
   return name == "cpu" || !can_use_gpu() ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
 }
 
-// Without validation files a share of the training samples is held out.
-bool holds_out(const RunConfig& config) {
-  return config.data.validation.empty() && config.data.validation_fraction > 0.0;
-}
-
-LoaderOptions loader_options(const RunConfig& config, bool for_training) {
-  LoaderOptions options;
-  options.sequence_length = config.data.sequence_length;
-  options.packing = config.data.packing;
-  options.on_long = config.data.on_long;
-  options.rows = config.train.micro_batch_size;
-  options.seed = config.train.seed;
-  options.shuffle = for_training;
-  options.validation_fraction = holds_out(config) ? config.data.validation_fraction : 0.0;
-  options.validation_part = holds_out(config) && !for_training;
-  return options;
-}
-
-// Model and data may have moved: the checkpoint brings the weights, and the loader knows its data by content.
-bool names_a_place(const Field& field) { return field.is_list() || field.name == "model"; }
-
-void check_same_job(const RunConfig& saved, const RunConfig& current, const std::string& checkpoint) {
-  std::string differences;
-  for (const Field& field : run_config_fields()) {
-    const Json before = field.load(saved), now = field.load(current);
-    if (field.on_resume == OnResume::kMustAgree && !names_a_place(field) && before != now) {
-      differences += concat("\n  ", field.name, ": saved ", before.dump(), ", now ", now.dump());
-    }
-  }
-  PHALANX_CHECK(differences.empty(), ConfigError, checkpoint,
-                ": cannot be resumed, because these fields have changed:", differences,
-                "\nset them back, or start anew in another output folder");
-}
-
 }  // namespace
 
 struct Trainer::Impl {
@@ -98,7 +65,6 @@ struct Trainer::Impl {
   void check_finite(double loss, double norm, const Tensors& gradients, std::int64_t step) const;
   void resume();
   void save(std::int64_t step);
-  void report(const StepMetrics& metrics);
   void report_evaluation(std::int64_t step);
   CheckpointTensors tensors() const { return {named_weights(model.parameters()), optimizer->state()}; }
 
@@ -133,16 +99,11 @@ Trainer::Impl::Impl(const RunConfig& run_config)
     at::set_num_threads(static_cast<int>(*config.train.threads));
   }
   aux_loss_coef = config.train.router_aux_loss_coef.value_or(model.spec().router_aux_loss_coef);
-  if (holds_out(config) || !config.data.validation.empty()) {
-    validation_data =
-        std::make_unique<DataLoader>(holds_out(config) ? config.data.train : config.data.validation,
-                                     loader_options(config, /*for_training=*/false), model.spec().vocab_size);
-  }
+  validation_data = open_validation_data(config, model.spec().vocab_size);
   if (config.output.empty()) {
     return;
   }
-  train_data = std::make_unique<DataLoader>(config.data.train, loader_options(config, /*for_training=*/true),
-                                            model.spec().vocab_size);
+  train_data = open_training_data(config, model.spec().vocab_size);
   optimizer = std::make_unique<Optimizer>(model.parameters(), config.optimizer, precision, config.train.seed);
   const double batches = config.train.epochs * static_cast<double>(train_data->batches_per_epoch());
   total_steps = config.train.max_steps.value_or(std::max<std::int64_t>(
@@ -154,26 +115,23 @@ Trainer::Impl::Impl(const RunConfig& run_config)
 }
 
 void Trainer::Impl::resume() {
-  if (config.checkpoint.resume == "never") {
+  const std::optional<std::string> checkpoint = checkpoint_to_resume(config);
+  if (!checkpoint.has_value()) {
     return;
   }
-  std::string folder = config.checkpoint.resume;
-  if (folder == "auto") {
-    const std::vector<std::string> found = list_checkpoints(checkpoints);
-    if (found.empty()) {
-      return;
-    }
-    folder = found.back();
+  Json progress;
+  try {
+    progress = begin_resume(*checkpoint, config, *train_data);
+    const CheckpointTensors current = tensors(), host = on_host(current);
+    load_checkpoint_tensors(*checkpoint, host);
+    copy_tensors(host, current);
+  } catch (const IoError& error) {
+    fail<ConfigError>(error.what(), advice_if_damaged(*checkpoint));
   }
-  check_same_job(run_config_from_json(read_progress(folder).at("config"), folder), config, folder);
-  const CheckpointTensors current = tensors(), host = on_host(current);
-  const Json progress = load_training_checkpoint(folder, host);
-  copy_tensors(host, current);
-  train_data->restore(progress.at("data"));
   done_steps = progress.at("step").as_integer();
   tokens_seen = progress.at("tokens").as_integer();
   seconds = progress.at("seconds").as_number();
-  log_info("resumed from ", folder, " at step ", done_steps, " of ", total_steps);
+  log_info("resumed from ", *checkpoint, " at step ", done_steps, " of ", total_steps);
 }
 
 void Trainer::Impl::save(std::int64_t step) {
@@ -183,6 +141,7 @@ void Trainer::Impl::save(std::int64_t step) {
   progress.set("seconds", seconds);
   progress.set("data", train_data->state());
   progress.set("model", model.source());
+  progress.set("model_fingerprint", model_fingerprint(model.source()));
   progress.set("config", run_config_to_json(config));
   const std::string folder = save_training_checkpoint(checkpoints, step, progress, on_host(tensors()));
   prune_checkpoints(checkpoints, config.checkpoint.keep_last);
@@ -287,11 +246,6 @@ Trainer::Evaluation Trainer::Impl::evaluate() {
   return result;
 }
 
-void Trainer::Impl::report(const StepMetrics& metrics) {
-  metrics_file->append(to_json(metrics));
-  log_info(progress_line(metrics));
-}
-
 void Trainer::Impl::report_evaluation(std::int64_t step) {
   const Evaluation result = evaluate();
   Json line = Json::object();
@@ -310,8 +264,9 @@ RunEnd Trainer::Impl::run() {
   for (std::int64_t step = done_steps + 1; step <= total_steps; ++step) {
     const StepMetrics metrics = train_step(step);
     done_steps = step;
+    metrics_file->append(to_json(metrics));
     if (due(step, config.log_every) || step == total_steps) {
-      report(metrics);
+      log_info(progress_line(metrics));
     }
     if (validation_data != nullptr && (due(step, config.eval_every) || step == total_steps)) {
       report_evaluation(step);

@@ -10,11 +10,10 @@
 #pragma once
 #include "core/json.h"
 #include "train/optimizer.h"
+#include "train/plan/checkpoint_folder.h"
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
 namespace phalanx {
 
@@ -33,16 +32,9 @@ void copy_tensors(const CheckpointTensors& from,
 std::string save_training_checkpoint(const std::string& checkpoints, std::int64_t step, const Json& progress,
                                      const CheckpointTensors& tensors);
 
-// Reads into the tensors given, which must be those of the checkpoint in name, dtype and shape; returns progress.json. Throws
-// IoError that names file and tensor.
-Json load_training_checkpoint(const std::string& folder, const CheckpointTensors& tensors);
-Json read_progress(const std::string& folder);  // checked against the manifest
+// Reads into the tensors given, which must be those of the checkpoint in name, dtype and shape. Throws IoError that names file and
+// tensor.
+void load_checkpoint_tensors(const std::string& folder, const CheckpointTensors& tensors);
 void load_checkpoint_weights(const std::string& folder, const NamedTensors& model);  // the weights alone
-
-// Paths of the checkpoints in a folder, oldest first; empty when the folder does not exist.
-std::vector<std::string> list_checkpoints(const std::string& checkpoints);
-
-// Removes all but the newest `keep` and what an interrupted save left.
-void prune_checkpoints(const std::string& checkpoints, std::int64_t keep);
 
 }  // namespace phalanx

@@ -139,6 +139,13 @@ TEST_F(DataLoaderTest, RestoreNamesWhatDiffers) {
   DataLoader other = open({.sequence_length = 2048, .seed = 4});
   const std::string message = testing::message_of([&] { other.restore(state); });
   EXPECT_NE(message.find("sequence_length was 1024 and is now 2048"), std::string::npos) << message;
+  testing::write_token_folder(root_ / "c", samples_, 1000, "key-c");
+  DataLoader changed({root_ / "c"}, {.seed = 4}, kVocab);
+  const std::string data = testing::message_of([&] { changed.restore(state); });
+  EXPECT_NE(data.find("chat.jsonl: has changed since the checkpoint was saved: its SHA-256 was hash of key-a "
+                      "and is hash of key-c"),
+            std::string::npos)
+      << data;
   Json damaged = state;
   damaged.set("next_row", 1'000'000);
   DataLoader loader = open({.seed = 4});
@@ -172,7 +179,13 @@ TEST_F(DataLoaderTest, LongSamplesAreDroppedTruncatedOrRefused) {
 
 TEST_F(DataLoaderTest, RefusesWhatCannotBeTrained) {
   const std::string none = testing::message_of([&] { open({.sequence_length = 5}); });
-  EXPECT_NE(none.find("no sample is usable: 120 of 120"), std::string::npos) << none;
+  EXPECT_NE(none.find("no sample is usable: all 120 are longer than data.sequence_length 5"),
+            std::string::npos)
+      << none;
+  const std::string split = testing::message_of([&] { open({.validation_fraction = 0.999}); });
+  EXPECT_NE(split.find("of 120 samples none is left for training: data.validation_fraction 0.999"),
+            std::string::npos)
+      << split;
   const std::string ranks = testing::message_of([&] { open({.sequence_length = 100'000, .world = 8}); });
   EXPECT_NE(ranks.find("fill 1 rows, fewer than the 8 data-parallel ranks"), std::string::npos) << ranks;
   const std::string option = testing::message_of([&] { open({.on_long = "cut"}); });

@@ -106,6 +106,7 @@ void write_token_folder(const std::string& path, const std::vector<Sample>& samp
   }
   Json source = Json::object();
   source.set("path", "chat.jsonl");
+  source.set("sha256", "hash of " + key);
   Json manifest = Json::object();
   manifest.set("format", "phalanx-token-shards");
   manifest.set("version", 1);

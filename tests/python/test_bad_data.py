@@ -202,6 +202,7 @@ LONG_ROW = json.dumps({"question": "a" * 10000, "answer": "b"})
 def test_every_layout_of_good_data_is_accepted(job, name, text):
     path = job.folder / name
     path.write_bytes(text.encode())
-    job.options += ["--data", str(path)]
+    job.edit_config(max_position_embeddings=16384)
+    job.options += ["--data", str(path), "--sequence-length", "16384"]
     done = run_phalanx(*job.command(), "--dry-run", XDG_CACHE_HOME=str(job.folder / "cache"))
     assert done.returncode == 0, done.stderr

@@ -229,6 +229,16 @@ def test_unchanged_input_is_a_hit_and_everything_else_a_miss(home, model, tmp_pa
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_a_hit_names_the_files_given_now(model, tmp_path):
+    first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
+    for path in (first, second):
+        path.write_text('{"question": "1 + 1?", "answer": "2"}\n')
+        done = prepare("--model", model, "--data", path, "--output", tmp_path / "out")
+    assert "up to date" in done.stderr
+    manifest, samples = read(tmp_path / "out")
+    assert [source["path"] for source in manifest["sources"]] == [str(second)] and len(samples) == 1
+
+
 def test_without_output_the_folder_lies_in_the_cache(home, model, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     arguments = ("--model", model, "--data", data_file("sharegpt_dummy.json", home), "--print-folder")

@@ -202,7 +202,7 @@ def test_plan_counts_the_bytes_of_each_precision(good_model):
 def test_plan_says_what_would_fit(good_model):
     huge = ["--micro-batch-size", "65536", "--sequence-length", "16384"]
     done = run_phalanx("plan", "--model", good_model, *huge)
-    assert done.returncode == 0
+    assert done.returncode == 2
     assert "It does not fit." in done.stdout
     assert "It fits with --micro-batch-size 1 --accumulation 65536" in done.stdout
 

@@ -41,7 +41,8 @@ TEST(TrainingCheckpoint, ComesBackBitForBit) {
   const std::string path = save_training_checkpoint(folder / "checkpoints", 12, progress_at(12), saved);
   EXPECT_TRUE(path.ends_with("/step-00000012")) << path;
   const CheckpointTensors loaded = make_tensors();
-  EXPECT_EQ(load_training_checkpoint(path, loaded).at("step").as_integer(), 12);
+  EXPECT_EQ(read_progress(path).at("step").as_integer(), 12);
+  load_checkpoint_tensors(path, loaded);
   expect_equal(loaded.model, saved.model);
   expect_equal(loaded.optimizer, saved.optimizer);
 }
@@ -60,7 +61,7 @@ TEST(TrainingCheckpoint, EveryFlippedBitIsNoticed) {
       damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
       std::ofstream(entry.path(), std::ios::binary) << damaged;
       try {
-        load_training_checkpoint(path, make_tensors());
+        verify_checkpoint(path);
         ADD_FAILURE() << entry.path() << ": a flipped bit at byte " << at << " went unnoticed";
       } catch (const Error& error) {
         EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
@@ -68,7 +69,37 @@ TEST(TrainingCheckpoint, EveryFlippedBitIsNoticed) {
     }
     std::ofstream(entry.path(), std::ios::binary) << bytes;
   }
-  load_training_checkpoint(path, make_tensors());
+  verify_checkpoint(path);
+}
+
+TEST(TrainingCheckpoint, ADamagedTensorIsNotLoaded) {
+  const TemporaryFolder folder;
+  const std::string path =
+      save_training_checkpoint(folder / "checkpoints", 1, progress_at(1), make_tensors());
+  std::fstream(path + "/optimizer.safetensors", std::ios::binary | std::ios::in | std::ios::out)
+      .seekp(-1, std::ios::end)
+      .put('!');
+  try {
+    load_checkpoint_tensors(path, make_tensors());
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_NE(std::string(error.what()).find("optimizer.safetensors: tensor master.w is damaged"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(TrainingCheckpoint, TheNewestIntactOneIsFound) {
+  const TemporaryFolder folder;
+  const std::string checkpoints = folder / "checkpoints";
+  std::vector<std::string> paths;
+  for (const std::int64_t step : {1, 2, 3, 4}) {
+    paths.push_back(save_training_checkpoint(checkpoints, step, progress_at(step), make_tensors()));
+  }
+  EXPECT_EQ(newest_intact_before(checkpoints, paths[3]), paths[2]);
+  std::ofstream(paths[2] + "/model.safetensors", std::ios::app) << "!";
+  EXPECT_EQ(newest_intact_before(checkpoints, paths[3]), paths[1]);
+  EXPECT_EQ(newest_intact_before(checkpoints, paths[0]), std::nullopt);
 }
 
 TEST(TrainingCheckpoint, AnotherModelIsRefusedByTensor) {
@@ -78,7 +109,7 @@ TEST(TrainingCheckpoint, AnotherModelIsRefusedByTensor) {
   CheckpointTensors other = make_tensors();
   other.model[0].second = random_tensor({3, 6}, at::kBFloat16);
   try {
-    load_training_checkpoint(path, other);
+    load_checkpoint_tensors(path, other);
     FAIL();
   } catch (const IoError& error) {
     EXPECT_NE(std::string(error.what()).find("tensor w is BF16 [3, 5], this run needs BF16 [3, 6]"),

@@ -116,6 +116,17 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     return manifest if isinstance(manifest, dict) and manifest.get("format") == FORMAT else None
 
 
+def rename_sources(folder: Path, manifest: dict[str, Any], paths: list[str]) -> None:
+    """Names the files of equal content that lie elsewhere now, so that messages name what the person has given."""
+    if [source["path"] for source in manifest["sources"]] == paths:
+        return
+    for source, path in zip(manifest["sources"], paths, strict=True):
+        source["path"] = path
+    new = folder / f".{MANIFEST}.{os.getpid()}"
+    new.write_text(json.dumps(manifest, indent=2, ensure_ascii=False), encoding="utf-8")
+    new.replace(folder / MANIFEST)
+
+
 def is_complete(folder: Path, manifest: dict[str, Any]) -> bool:
     """All shards are there with their sizes; their content is checked when they are read."""
     files = {entry["name"]: entry["bytes"] for entry in manifest["shards"]}

@@ -76,6 +76,11 @@ ModelSpec make_model_spec(const Json& config, const std::string& where) {
   if (type.empty()) {
     reader.refuse("model_type", "it must name the model family, one of " + join(registered_families(), ", "));
   }
+  if (reader.has("quantization_config")) {
+    reader.refuse("quantization_config",
+                  "quantised weights are not trained: load the model with Transformers, dequantise it "
+                  "(model.dequantize()), save it as bfloat16 and give that folder");
+  }
   const ModelFamily* family = find_family(type);
   if (family == nullptr) {
     fail<ConfigError>(where, ": model_type is \"", type, "\", a family that is not built; built are ",
