@@ -11,6 +11,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/full.h>
 
 namespace phalanx {
 namespace {
@@ -77,6 +78,14 @@ void check_tokens(const at::Tensor& tokens, const SequenceLayout& layout, const 
                 "; the tokenizer does not belong to this model");
 }
 
+// A weight of 1 / divisor per token. Divided afterwards, the loss would send back a gradient other than 1, by which all of the
+// head's gradient [V, H] had to be multiplied.
+at::Tensor divided_weights(const at::Tensor& hidden, double divisor) {
+  const at::ScalarType type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return divisor == 1.0 ? at::Tensor()
+                        : at::full({hidden.size(0)}, 1.0 / divisor, hidden.options().dtype(type));
+}
+
 }  // namespace
 
 DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& parameters, const at::Tensor& tokens,
@@ -123,13 +132,13 @@ LossOutput decoder_loss(const ModelSpec& spec, const ParameterSet& parameters, c
   DecoderOptions decoder = options.decoder;
   decoder.want_router_logits = options.aux_loss_coef != 0.0;
   DecoderOutput run = decoder_forward(spec, parameters, tokens, layout, decoder);
-  LinearCrossEntropyResult head =
-      linear_cross_entropy(run.hidden, head_weight(spec, parameters), labels, /*token_weights=*/{});
+  const LinearCrossEntropyResult head = linear_cross_entropy(
+      run.hidden, head_weight(spec, parameters), labels, divided_weights(run.hidden, options.loss_divisor));
   LossOutput output;
-  output.loss_sum = head.loss_sum;
+  output.loss_sum = head.loss_sum.detach() * options.loss_divisor;
   output.correct = head.correct;
   output.expert_counts = std::move(run.expert_counts);
-  output.objective = head.loss_sum / options.loss_divisor;
+  output.objective = head.loss_sum;
   if (!run.router_logits.empty()) {
     // All layers have the same router, so that their statistics can be averaged as Transformers does.
     std::int64_t top_k = 0;

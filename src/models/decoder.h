@@ -42,7 +42,7 @@ struct LossOptions {
 struct LossOutput {
   at::Tensor
       objective;  // [] differentiable: loss_sum / loss_divisor + aux_loss_coef * aux_loss_share * aux_loss
-  at::Tensor loss_sum;  // [] over supervised tokens
+  at::Tensor loss_sum;  // [] over supervised tokens, detached
   at::Tensor aux_loss;  // [] or undefined
   at::Tensor correct;   // [T] bool: the most likely token is the label
   std::vector<at::Tensor> expert_counts;

@@ -5,6 +5,7 @@
 
 #include <ATen/Dispatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -33,34 +34,58 @@ PHALANX_VECTORIZE void largest_of_row(const T* logits, std::int64_t vocab, compu
   *result = largest;
 }
 
+// A sum over a whole vocabulary in C alone would lose digits, the more the fewer lanes the instruction set has. So C sums
+// blocks, and double their sums.
+constexpr std::int64_t kBlock = 512;
+
+template <class C>
+struct RowTotals {
+  double exponentials = 0, weighted = 0;
+  void add(const RowSums<C>& block) {
+    exponentials += block.exponentials;
+    weighted += block.weighted;
+  }
+  RowSums<C> sums() const { return {static_cast<C>(exponentials), static_cast<C>(weighted)}; }
+};
+
 template <class T>
 PHALANX_VECTORIZE void sum_row(const T* logits, std::int64_t vocab, compute_t<T> largest,
                                RowSums<compute_t<T>>* sums) {
   using C = compute_t<T>;
-  C exponentials = 0, weighted = 0;
+  RowTotals<C> totals;
+  for (std::int64_t begin = 0; begin < vocab; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, vocab);
+    C exponentials = 0, weighted = 0;
 #pragma omp simd reduction(+ : exponentials, weighted)
-  for (std::int64_t i = 0; i < vocab; ++i) {
-    const C distance = static_cast<C>(logits[i]) - largest;
-    const C exponential = cpu::exp(distance);
-    exponentials += exponential;
-    weighted += exponential * distance;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const C distance = static_cast<C>(logits[i]) - largest;
+      const C exponential = cpu::exp(distance);
+      exponentials += exponential;
+      weighted += exponential * distance;
+    }
+    totals.add({exponentials, weighted});
   }
-  *sums = {exponentials, weighted};
+  *sums = totals.sums();
 }
 
 // The same, and the exponentials take the place of the logits.
 template <class C>
 PHALANX_VECTORIZE void sum_and_keep_row(C* logits, std::int64_t vocab, C largest, RowSums<C>* sums) {
-  C exponentials = 0, weighted = 0;
+  RowTotals<C> totals;
+  for (std::int64_t begin = 0; begin < vocab; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, vocab);
+    C exponentials = 0, weighted = 0;
 #pragma omp simd reduction(+ : exponentials, weighted)
-  for (std::int64_t i = 0; i < vocab; ++i) {
-    const C distance = logits[i] - largest;
-    const C exponential = cpu::exp(distance);
-    logits[i] = exponential;
-    exponentials += exponential;
-    weighted += exponential * distance;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const C distance = logits[i] - largest;
+      const C exponential = cpu::exp(distance);
+      logits[i] = exponential;
+      exponentials += exponential;
+      weighted += exponential * distance;
+    }
+    totals.add({exponentials, weighted});
   }
-  *sums = {exponentials, weighted};
+  *sums = totals.sums();
 }
 
 template <class C>
