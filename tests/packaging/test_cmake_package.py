@@ -1,5 +1,6 @@
 """`cmake --install` gives headers, the library and a CMake package that another project builds with."""
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -7,6 +8,8 @@ import sys
 
 import pytest
 
+from chat_data import write_chat_model
+from finetune_run import write_chats
 from tree import BUILD
 
 CONSUMER = pathlib.Path(__file__).parent / "consumer"
@@ -31,22 +34,23 @@ def configure(consumer: pathlib.Path, prefix: pathlib.Path) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_another_project_trains_with_the_installed_package(
-    prefix: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    """Its one descent step gives the loss and the weights that Transformers' own step gives."""
-    import torch
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    # The installed files alone: sources and build folder stay out of it.
-    consumer = shutil.copytree(CONSUMER, tmp_path / "consumer")
+@pytest.fixture(scope="module")
+def built(prefix: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Programs made of the installed files alone: sources and build folder stay out of it."""
+    consumer = shutil.copytree(CONSUMER, tmp_path_factory.mktemp("project") / "consumer")
     configured = configure(consumer, prefix)
     assert configured.returncode == 0, configured.stderr
     run("cmake", "--build", consumer / "build")
+    return consumer / "build"
+
+
+def random_model(vocab_size: int):
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
-        vocab_size=32,
+        vocab_size=vocab_size,
         hidden_size=16,
         intermediate_size=24,
         moe_intermediate_size=8,
@@ -57,9 +61,19 @@ def test_another_project_trains_with_the_installed_package(
         num_experts=4,
         num_experts_per_tok=2,
     )
-    model = Qwen3MoeForCausalLM(config)
+    return Qwen3MoeForCausalLM(config)
+
+
+def test_another_project_trains_with_the_installed_package(
+    built: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """Its one descent step gives the loss and the weights that Transformers' own step gives."""
+    import torch
+    from transformers import Qwen3MoeForCausalLM
+
+    model = random_model(vocab_size=32)
     model.save_pretrained(tmp_path / "model")
-    loss = float(run(consumer / "build/consumer", tmp_path / "model", tmp_path / "tuned"))
+    loss = float(run(built / "consumer", tmp_path / "model", tmp_path / "tuned"))
 
     expected = model(torch.arange(1, 10)[None], labels=torch.arange(1, 10)[None]).loss
     expected.backward()
@@ -67,6 +81,26 @@ def test_another_project_trains_with_the_installed_package(
     tuned = dict(Qwen3MoeForCausalLM.from_pretrained(tmp_path / "tuned").named_parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(tuned[name], parameter - 0.1 * parameter.grad, rtol=0, atol=1e-6, msg=name)
+
+
+def test_another_project_runs_a_recipe_as_the_program_does(
+    built: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    folder = write_chat_model(tmp_path / "model")
+    random_model(json.loads((folder / "config.json").read_text())["vocab_size"]).save_pretrained(folder)
+    chats, tokens = write_chats(tmp_path / "chats.jsonl", 12), tmp_path / "tokens"
+    run("phalanx", "prepare", "--model", folder, "--data", chats, "--output", tokens)
+    recipe = {
+        "model": str(folder),
+        "data": {"train": [str(tokens)], "sequence_length": 64},
+        "output": str(tmp_path / "ours"),
+        "train": {"max_steps": 3},
+    }
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    run(built / "finetune", tmp_path / "recipe.json")
+    run("phalanx", "finetune", "--config", tmp_path / "recipe.json", "--output", tmp_path / "theirs")
+    ours, theirs = (tmp_path / name / "model/model.safetensors" for name in ("ours", "theirs"))
+    assert ours.read_bytes() == theirs.read_bytes()
 
 
 def test_another_version_is_refused(prefix: pathlib.Path, tmp_path: pathlib.Path) -> None:
