@@ -56,7 +56,7 @@ __device__ void store_unit(const T (&values)[kUnit], T* run, std::int64_t count)
       for (int j = 0; j < kPerVector; ++j) {
         vector.values[j] = values[i + j];
       }
-      *reinterpret_cast<Packed<T, kPerVector>*>(run + i) = vector;
+      store_packed(vector, run + i);
     }
     return;
   }

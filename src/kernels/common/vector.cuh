@@ -16,6 +16,26 @@ struct alignas(sizeof(T) * kWidth) Packed {
   T values[kWidth];
 };
 
+// One store instruction, whatever else a thread stores: left to itself, the compiler splits the stores of a thread that makes
+// several into members of 2 or 4 bytes.
+template <class T, int kWidth>
+__device__ inline void store_packed(const Packed<T, kWidth>& packed, T* target) {
+  constexpr int kBytes = sizeof(packed);
+  if constexpr (kBytes == 16) {
+    std::uint32_t w[4];
+    memcpy(w, &packed, kBytes);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3])
+                 : "memory");
+  } else if constexpr (kBytes == 8) {
+    std::uint32_t w[2];
+    memcpy(w, &packed, kBytes);
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(target), "r"(w[0]), "r"(w[1]) : "memory");
+  } else {
+    *reinterpret_cast<Packed<T, kWidth>*>(target) = packed;
+  }
+}
+
 // The same in as few registers as in memory: the compiler gives each 16-bit member of a struct a register of its own, so two bf16
 // share a word.
 template <class T, int kWidth>
@@ -70,7 +90,7 @@ __device__ inline void store_values(const float (&values)[kWidth], T* target) {
   for (int i = 0; i < kWidth; ++i) {
     packed.values[i] = static_cast<T>(values[i]);
   }
-  *reinterpret_cast<Packed<T, kWidth>*>(target) = packed;
+  store_packed(packed, target);
 }
 
 // Whether rows of `width` values can be accessed 16 bytes at a time, wherever all the pointers are.
