@@ -32,7 +32,8 @@ int evaluate(Json json) {
   Trainer trainer(run_config_from_json(json, "the resolved configuration"));
   const Trainer::Evaluation result = trainer.evaluate();
   std::cout << "loss " << result.loss << "  perplexity " << std::exp(result.loss) << "  accuracy "
-            << result.accuracy << "  supervised tokens " << result.supervised_tokens << std::endl;
+            << result.accuracy << "  supervised tokens " << result.supervised_tokens << "  samples "
+            << result.samples << "  dropped " << result.dropped_samples << std::endl;
   return kPhalanxOk;
 }
 

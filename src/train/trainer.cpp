@@ -66,6 +66,7 @@ struct Trainer::Impl {
   void resume();
   void save(std::int64_t step);
   void report_evaluation(std::int64_t step);
+  void report_samples();
   CheckpointTensors tensors() const { return {named_weights(model.parameters()), optimizer->state()}; }
 
   RunConfig config;
@@ -79,7 +80,6 @@ struct Trainer::Impl {
   double aux_loss_coef = 0.0;
   std::int64_t total_steps = 0;
   std::int64_t done_steps = 0;
-  std::int64_t start_step = 0;  // where this process began
   std::int64_t tokens_seen = 0;
   double seconds = 0.0;
 };
@@ -110,7 +110,6 @@ Trainer::Impl::Impl(const RunConfig& run_config)
       1, static_cast<std::int64_t>(std::ceil(batches / static_cast<double>(config.train.accumulation)))));
   checkpoints = config.output + "/checkpoints";
   resume();
-  start_step = done_steps;
   metrics_file = std::make_unique<MetricsFile>(config.output + "/metrics.jsonl", done_steps);
 }
 
@@ -119,9 +118,8 @@ void Trainer::Impl::resume() {
   if (!checkpoint.has_value()) {
     return;
   }
-  Json progress;
+  const Json progress = begin_resume(*checkpoint, config, *train_data);
   try {
-    progress = begin_resume(*checkpoint, config, *train_data);
     const CheckpointTensors current = tensors(), host = on_host(current);
     load_checkpoint_tensors(*checkpoint, host);
     copy_tensors(host, current);
@@ -243,6 +241,8 @@ Trainer::Evaluation Trainer::Impl::evaluate() {
   const double count = static_cast<double>(std::max<std::int64_t>(1, result.supervised_tokens));
   result.loss = sums.values().loss / count;
   result.accuracy = sums.values().correct / count;
+  result.samples = validation_data->num_samples();
+  result.dropped_samples = validation_data->num_dropped();
   return result;
 }
 
@@ -257,6 +257,17 @@ void Trainer::Impl::report_evaluation(std::int64_t step) {
            result.accuracy);
 }
 
+// Of the training data, once a run.
+void Trainer::Impl::report_samples() {
+  Json line = Json::object();
+  line.set("step", done_steps);
+  line.set("samples", train_data->num_samples());
+  line.set("dropped_samples", train_data->num_dropped());
+  line.set("truncated_samples", train_data->num_truncated());
+  line.set("longest_sample", train_data->longest_sample());
+  metrics_file->append(line);
+}
+
 RunEnd Trainer::Impl::run() {
   StopSignal signals;
   const auto due = [](std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; };
@@ -265,6 +276,9 @@ RunEnd Trainer::Impl::run() {
     const StepMetrics metrics = train_step(step);
     done_steps = step;
     metrics_file->append(to_json(metrics));
+    if (step == 1) {
+      report_samples();
+    }
     if (due(step, config.log_every) || step == total_steps) {
       log_info(progress_line(metrics));
     }

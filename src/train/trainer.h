@@ -27,6 +27,8 @@ class Trainer {
     double loss = 0.0;
     double accuracy = 0.0;
     std::int64_t supervised_tokens = 0;
+    std::int64_t samples = 0;
+    std::int64_t dropped_samples = 0;  // too long, not among `samples`
   };
   Evaluation evaluate();
 

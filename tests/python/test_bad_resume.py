@@ -82,6 +82,16 @@ def test_of_damaged_checkpoints_the_newest_whole_one_is_named(run):
     resume(run, "--resume", str(checkpoint(run, 1)), expected=0)
 
 
+def test_damaged_progress_names_the_newest_whole_checkpoint(run):
+    flip_a_bit(checkpoint(run, 3) / "progress.json")
+    message = resume(run)
+    assert f"{checkpoint(run, 3)}/progress.json is damaged" in message
+    assert f"--resume {checkpoint(run, 2)}" in message
+    (checkpoint(run, 3) / "manifest.json").unlink()
+    message = resume(run)
+    assert f"{checkpoint(run, 3)}/manifest.json" in message and f"--resume {checkpoint(run, 2)}" in message
+
+
 def test_no_checkpoint_is_whole(run):
     for step in (1, 2, 3):
         flip_a_bit(checkpoint(run, step) / "model.safetensors")

@@ -113,6 +113,25 @@ def test_eval_counts_what_it_leaves_out(job):
     assert done.returncode == 0, done.stderr
     assert "validation data: 5 samples" in done.stderr
     assert "dropped 2 of 7 samples longer than 64 tokens" in done.stderr
+    assert done.stdout.strip().endswith("samples 5  dropped 2")
+
+
+def test_metrics_tell_what_was_left_out(job):
+    prepare(job, [GOOD_ROW] * 5 + [chat(100)] * 2)
+    longest = json.loads((job.folder / "prepared" / "manifest.json").read_text())["counts"]["longest"]
+    job.options += ["--max-steps", "3", "--save-every", "2"]
+    for _ in range(2):  # the second time nothing is left to do
+        assert run_phalanx(*job.command()).returncode == 0
+    lines = [json.loads(line) for line in (job.output / "metrics.jsonl").read_text().splitlines()]
+    assert [line for line in lines if "samples" in line] == [
+        {
+            "step": 1,
+            "samples": 5,
+            "dropped_samples": 2,
+            "truncated_samples": 0,
+            "longest_sample": longest,
+        }
+    ]
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_nothing(job):

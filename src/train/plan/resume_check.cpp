@@ -29,6 +29,14 @@ void check_same_job(const RunConfig& saved, const RunConfig& current, const std:
                 "\nset them back, or start anew in another output folder");
 }
 
+Json read_whole_progress(const std::string& checkpoint) {
+  try {
+    return read_progress(checkpoint);
+  } catch (const IoError& error) {
+    throw IoError(error.what() + advice_if_damaged(checkpoint));
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> checkpoint_to_resume(const RunConfig& config) {
@@ -48,17 +56,6 @@ std::string model_fingerprint(const std::string& model_folder) {
   return hex_digest(xxh64(text.data(), text.size()));
 }
 
-Json begin_resume(const std::string& checkpoint, const RunConfig& config, DataLoader& data) {
-  Json progress = read_progress(checkpoint);
-  check_same_job(run_config_from_json(progress.at("config"), checkpoint + "/progress.json"), config,
-                 checkpoint);
-  PHALANX_CHECK(progress.at("model_fingerprint").as_string() == model_fingerprint(config.model), ConfigError,
-                config.model, "/config.json: has changed since ", checkpoint,
-                " was saved; put the old file back, or start anew in another output folder");
-  data.restore(progress.at("data"));
-  return progress;
-}
-
 std::string advice_if_damaged(const std::string& checkpoint) {
   try {
     verify_checkpoint(checkpoint);
@@ -69,6 +66,17 @@ std::string advice_if_damaged(const std::string& checkpoint) {
     return older.has_value() ? concat("; the newest older checkpoint that is whole: --resume ", *older)
                              : "; no older checkpoint is whole: start anew in another output folder";
   }
+}
+
+Json begin_resume(const std::string& checkpoint, const RunConfig& config, DataLoader& data) {
+  Json progress = read_whole_progress(checkpoint);
+  check_same_job(run_config_from_json(progress.at("config"), checkpoint + "/progress.json"), config,
+                 checkpoint);
+  PHALANX_CHECK(progress.at("model_fingerprint").as_string() == model_fingerprint(config.model), ConfigError,
+                config.model, "/config.json: has changed since ", checkpoint,
+                " was saved; put the old file back, or start anew in another output folder");
+  data.restore(progress.at("data"));
+  return progress;
 }
 
 }  // namespace phalanx
