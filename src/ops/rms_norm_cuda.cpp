@@ -35,8 +35,6 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cuda(const at::Tensor& grad
   const at::Tensor around = cuda::operand(residual_grad, x.scalar_type());
   at::Tensor grad_x = x.new_empty(x.sizes());
   at::Tensor grad_weight = weight.new_empty(weight.sizes());
-  const int blocks = kernels::rms_norm_backward_blocks(rstd.numel());
-  at::Tensor partials = rstd.new_empty({blocks, weight.numel()});
   kernels::RmsNormBackwardParams params;
   params.grad_y = grad_y.const_data_ptr();
   params.x = x.const_data_ptr();
@@ -44,10 +42,12 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward_cuda(const at::Tensor& grad
   params.rstd = rstd.const_data_ptr<float>();
   params.residual_grad = cuda::data_or_null(around);
   params.grad_x = grad_x.mutable_data_ptr();
-  params.partials = partials.mutable_data_ptr<float>();
   params.rows = rstd.numel();
   params.width = weight.numel();
   params.element = cuda::element_of(x, "rms_norm");
+  const int blocks = kernels::rms_norm_backward_blocks(params);
+  at::Tensor partials = rstd.new_empty({blocks, weight.numel()});
+  params.partials = partials.mutable_data_ptr<float>();
   kernels::rms_norm_backward(params, launch.stream());
   kernels::column_sum({params.partials, grad_weight.mutable_data_ptr(), blocks, params.width, params.element},
                       launch.stream());

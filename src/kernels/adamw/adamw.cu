@@ -19,12 +19,9 @@ __device__ void step(float gradient, float decay, const AdamWFactors& f, float& 
   value = __fadd_rn(__fmul_rn(value, decay), __fdiv_rn(__fmul_rn(f.minus_step_size, exp_avg), denominator));
 }
 
-// Rounds up with the probability of the cut-off fraction.
-__device__ __nv_bfloat16 round_stochastically(float value, std::uint32_t random16) {
-  if (!isfinite(value)) {
-    return static_cast<__nv_bfloat16>(value);
-  }
-  return __ushort_as_bfloat16(static_cast<unsigned short>((__float_as_uint(value) + random16) >> 16));
+// Rounds to a bf16 number, up with the probability of the cut-off fraction.
+__device__ float round_stochastically(float value, std::uint32_t random16) {
+  return isfinite(value) ? __uint_as_float((__float_as_uint(value) + random16) & 0xffff0000u) : value;
 }
 
 // A run of neighbouring elements of one parameter, `at` a multiple of kUnit, and how many of them there are.
@@ -37,7 +34,7 @@ __device__ void store_stochastically(const float (&values)[kUnit], __nv_bfloat16
                                      std::uint64_t seed, std::uint64_t stream) {
   static_assert(kUnit == 8, "a random block has 8 numbers of 16 bits");
   const PhiloxBlock random = philox_block(seed, stream, static_cast<std::uint64_t>(run.at / kUnit));
-  __nv_bfloat16 rounded[kUnit];
+  float rounded[kUnit];
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) {
     const std::uint32_t pair = random[i / 2];
@@ -71,12 +68,7 @@ __device__ void step_run(const AdamWTensor& tensor, const AdamWParams& p, const 
     store_unit(value, wide + run.at, run.count);
   }
   if constexpr (kValue == AdamWValue::kBf16Master) {
-    __nv_bfloat16 rounded[kUnit];
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      rounded[i] = static_cast<__nv_bfloat16>(value[i]);
-    }
-    store_unit(rounded, narrow + run.at, run.count);
+    store_unit(value, narrow + run.at, run.count);
   }
 }
 

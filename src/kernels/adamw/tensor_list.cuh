@@ -28,13 +28,14 @@ __device__ bool is_whole(const T* run, std::int64_t count) {
 template <class T>
 __device__ void load_unit(const T* run, std::int64_t count, float (&values)[kUnit]) {
   constexpr int kPerVector = kVectorValues<T>;
+  __builtin_assume(__isGlobal(run));  // which the compiler does not know of a pointer read from memory
   if (is_whole(run, count)) {
 #pragma unroll
     for (int i = 0; i < kUnit; i += kPerVector) {
-      const auto vector = *reinterpret_cast<const Packed<T, kPerVector>*>(run + i);
+      const auto vector = PackedValues<T, kPerVector>::load(run + i);
 #pragma unroll
       for (int j = 0; j < kPerVector; ++j) {
-        values[i + j] = static_cast<float>(vector.values[j]);
+        values[i + j] = vector[j];
       }
     }
     return;
@@ -45,25 +46,27 @@ __device__ void load_unit(const T* run, std::int64_t count, float (&values)[kUni
   }
 }
 
+// Rounds to nearest.
 template <class T>
-__device__ void store_unit(const T (&values)[kUnit], T* run, std::int64_t count) {
+__device__ void store_unit(const float (&values)[kUnit], T* run, std::int64_t count) {
   constexpr int kPerVector = kVectorValues<T>;
+  __builtin_assume(__isGlobal(run));
   if (is_whole(run, count)) {
 #pragma unroll
     for (int i = 0; i < kUnit; i += kPerVector) {
-      Packed<T, kPerVector> vector;
+      float part[kPerVector];
 #pragma unroll
       for (int j = 0; j < kPerVector; ++j) {
-        vector.values[j] = values[i + j];
+        part[j] = values[i + j];
       }
-      store_packed(vector, run + i);
+      store_values<kPerVector>(part, run + i);
     }
     return;
   }
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) {
     if (i < count) {
-      run[i] = values[i];
+      run[i] = static_cast<T>(values[i]);
     }
   }
 }

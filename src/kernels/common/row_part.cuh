@@ -27,6 +27,7 @@ class RowPart {
   }
 
   __device__ float value(int v, int i) const { return vectors_[v][i]; }
+  __device__ float largest(int v) const { return vectors_[v].largest(); }
 
  private:
   using Vector = PackedValues<T, kWidth>;

@@ -14,27 +14,40 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kVectors = 4;  // loads of a thread in flight
 
-// Of a set of logits x: their maximum m, the sum of exp(x - m), and that of exp(x - m) * (x - m).
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLn2 = 0.693147180559945309f;
+
+// 2^x, denormal results as 0: one instruction.
+__device__ float exp2_fast(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// Of a set of logits x: their maximum m, and with d = (x - m) / ln 2 the sums of 2^d = exp(x - m) and of 2^d * d.
 struct Sums {
   float largest, exponentials, weighted;
+
+  // d of a logit.
+  __device__ float distance(float logit) const { return fmaf(logit, kLog2E, -largest * kLog2E); }
 
   // Makes `value` the maximum, which it is not smaller than.
   __device__ void raise(float value) {
     if (value > largest) {
-      const float distance = largest - value;
-      const float factor = __expf(distance);
-      // Before the first logit there is nothing to scale, and the distance may be infinite.
-      weighted = exponentials > 0.0f ? factor * (weighted + exponentials * distance) : 0.0f;
+      const float change = (largest - value) * kLog2E;
+      const float factor = exp2_fast(change);
+      // Before the first logit there is nothing to scale, and the change may be infinite.
+      weighted = exponentials > 0.0f ? factor * (weighted + exponentials * change) : 0.0f;
       exponentials *= factor;
       largest = value;
     }
   }
 
   __device__ void add(float logit) {
-    const float distance = logit - largest;
-    const float exponential = __expf(distance);
+    const float d = distance(logit);
+    const float exponential = exp2_fast(d);
     exponentials += exponential;
-    weighted += exponential * distance;
+    weighted = fmaf(exponential, d, weighted);
   }
 
   __device__ void merge(Sums other) {
@@ -101,11 +114,7 @@ class Row {
       for (int v = 0; v < kVectors; ++v) {
         const int at = begin + Part::at(v);
         if (at < vocab_) {
-          float largest = part.value(v, 0);
-#pragma unroll
-          for (int i = 1; i < kWidth; ++i) {
-            largest = fmaxf(largest, part.value(v, i));
-          }
+          const float largest = part.largest(v);
           sums.raise(largest);
 #pragma unroll
           for (int i = 0; i < kWidth; ++i) {
@@ -121,7 +130,7 @@ class Row {
   }
 
   __device__ void write_gradient(const Sums& sums, float weight) const {
-    const float factor = weight / sums.exponentials;
+    const float factor = label_ < 0 ? NAN : weight / sums.exponentials;
     for (int begin = 0; begin < vocab_; begin += kStep) {
       Part part;
       part.load(logits_ + begin, vocab_ - begin);
@@ -132,9 +141,13 @@ class Row {
           float grad[kWidth];
 #pragma unroll
           for (int i = 0; i < kWidth; ++i) {
-            grad[i] = __expf(part.value(v, i) - sums.largest) * factor;
-            grad[i] = at + i == label_ ? grad[i] - weight : grad[i];
-            grad[i] = label_ < 0 ? NAN : grad[i];
+            grad[i] = exp2_fast(sums.distance(part.value(v, i))) * factor;
+          }
+          if (at <= label_ && label_ < at + kWidth) {
+#pragma unroll
+            for (int i = 0; i < kWidth; ++i) {
+              grad[i] -= at + i == label_ ? weight : 0.0f;
+            }
           }
           store_values<kWidth>(grad, logits_ + at);
         }
@@ -173,7 +186,7 @@ __global__ void __launch_bounds__(kThreads, 2) rows_kernel(CrossEntropyParams p)
     p.loss[number] = log_sum - distance;
     p.correct[number] = !beaten && distance == 0.0f;
     if (p.entropy != nullptr) {
-      p.entropy[number] = isnan(distance) ? NAN : log_sum - sums.weighted / sums.exponentials;
+      p.entropy[number] = isnan(distance) ? NAN : log_sum - kLn2 * sums.weighted / sums.exponentials;
     }
   }
   if (p.make_gradient) {

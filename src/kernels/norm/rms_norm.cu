@@ -26,7 +26,7 @@ int threads_for(int accesses, int per_thread) {
 
 // One block per row.
 template <class T, int kWidth, int kVectors>
-__global__ void __launch_bounds__(kWidth == 1 ? 1024 : 512) forward_kernel(RmsNormForwardParams p) {
+__global__ void __launch_bounds__(1024) forward_kernel(RmsNormForwardParams p) {
   using Part = RowPart<T, kWidth, kVectors>;
   __shared__ float scratch[kMaxWarps][1];
   const int width = static_cast<int>(p.width);
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 template <class T, int kWidth, int kVectors, int kRows, int kThreads, int kBlocks>
 void launch_backward(const RmsNormBackwardParams& p, cudaStream_t stream) {
   const int threads = threads_for(static_cast<int>(blocks_for(p.width, kWidth)), kVectors);
-  const int blocks = rms_norm_backward_blocks(p.rows);
+  const int blocks = rms_norm_backward_blocks(p);
   backward_kernel<T, kWidth, kVectors, kRows, kThreads, kBlocks><<<blocks, threads, 0, stream>>>(p);
 }
 
@@ -196,10 +196,12 @@ void rms_norm_forward(const RmsNormForwardParams& p, cudaStream_t stream) {
   check_launch("rms_norm_forward");
 }
 
-// A constant, so that the order of the sum does not depend on the GPU.
-int rms_norm_backward_blocks(std::int64_t rows) {
-  constexpr std::int64_t kBlocks = 396;
-  return static_cast<int>(std::min(rows, kBlocks));
+// As many as an H200 runs at once, on any GPU, so that the order of the sum is the same everywhere.
+int rms_norm_backward_blocks(const RmsNormBackwardParams& p) {
+  constexpr std::int64_t kMultiprocessors = 132;
+  const std::int64_t row_bytes = p.width * (p.element == Element::kBf16 ? 2 : 4);
+  const std::int64_t per_multiprocessor = row_bytes <= 4096 ? 3 : row_bytes <= 8192 ? 2 : 1;
+  return static_cast<int>(std::min(p.rows, kMultiprocessors * per_multiprocessor));
 }
 
 void rms_norm_backward(const RmsNormBackwardParams& p, cudaStream_t stream) {

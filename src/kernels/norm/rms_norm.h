@@ -35,12 +35,12 @@ struct RmsNormBackwardParams {
   const float* rstd;          // [T]
   const void* residual_grad;  // [T, H]; nullptr: 0
   void* grad_x;               // [T, H]
-  float* partials;            // [rms_norm_backward_blocks(T), H]
+  float* partials;            // [rms_norm_backward_blocks(params), H]
   std::int64_t rows;          // T
   std::int64_t width;         // H
   Element element;
 };
-int rms_norm_backward_blocks(std::int64_t rows);
+int rms_norm_backward_blocks(const RmsNormBackwardParams& params);  // of rows, width and element alone
 void rms_norm_backward(const RmsNormBackwardParams& params, cudaStream_t stream);
 
 }  // namespace phalanx::kernels
