@@ -120,13 +120,15 @@ void rms_norm(std::int64_t rows, std::int64_t width, Element element) {
   const Values grad_y = random(rows * width, element), around = random(rows * width, element);
   const Values y = result(rows * width, element), grad_x = result(rows * width, element);
   const Values rstd = result(rows, Element::kFp32), weight_grad = result(width, element);
-  const int blocks = rms_norm_backward_blocks(rows);
+  RmsNormBackwardParams backward{grad_y.data(), x.data(),      weight.data(), rstd.data<float>(),
+                                 around.data(), grad_x.data(), nullptr,       rows,
+                                 width,         element};
+  const int blocks = rms_norm_backward_blocks(backward);
   const Values partials = result(blocks * width, Element::kFp32);
+  backward.partials = partials.data<float>();
   rms_norm_forward({x.data(), weight.data(), y.data(), rstd.data<float>(), rows, width, 1e-6f, element},
                    kStream);
-  rms_norm_backward({grad_y.data(), x.data(), weight.data(), rstd.data<float>(), around.data(), grad_x.data(),
-                     partials.data<float>(), rows, width, element},
-                    kStream);
+  rms_norm_backward(backward, kStream);
   column_sum({partials.data<float>(), weight_grad.data(), blocks, width, element}, kStream);
   y.expect_finite("rms_norm y");
   grad_x.expect_finite("rms_norm grad_x");

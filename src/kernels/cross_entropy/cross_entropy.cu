@@ -12,7 +12,7 @@ namespace phalanx::kernels {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kVectors = 4;  // loads of a thread in flight
+constexpr int kVectors = 2;  // loads of a thread in flight
 
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
@@ -173,7 +173,7 @@ class Row {
 };
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads, 2) rows_kernel(CrossEntropyParams p) {
+__global__ void __launch_bounds__(kThreads, 3) rows_kernel(CrossEntropyParams p) {
   const std::int64_t number = blockIdx.x;
   const Row<T, kWidth> row(static_cast<T*>(p.logits) + number * p.vocab, static_cast<int>(p.vocab),
                            p.labels[number]);

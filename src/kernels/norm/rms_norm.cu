@@ -10,7 +10,6 @@ namespace phalanx::kernels {
 namespace {
 
 constexpr int kMaxWidth = 16384;
-constexpr int kForwardVectors = 4;  // of a thread, 16 bytes each
 constexpr int kScalars =
     16;  // of a thread where rows cannot be read 16 bytes at a time: 1,024 threads hold kMaxWidth
 
@@ -186,11 +185,13 @@ void rms_norm_forward(const RmsNormForwardParams& p, cudaStream_t stream) {
     constexpr int kWide = kVectorValues<T>;
     const auto blocks = static_cast<unsigned>(p.rows);
     const int width = static_cast<int>(p.width);
-    if (fits_vectors<T>(p.width, p.x, p.weight, p.y)) {
-      forward_kernel<T, kWide, kForwardVectors>
-          <<<blocks, threads_for(width / kWide, kForwardVectors), 0, stream>>>(p);
-    } else {
+    const int accesses = width / kWide;
+    if (!fits_vectors<T>(p.width, p.x, p.weight, p.y)) {
       forward_kernel<T, 1, kScalars><<<blocks, threads_for(width, kScalars), 0, stream>>>(p);
+    } else if (accesses <= 1024) {
+      forward_kernel<T, kWide, 2><<<blocks, threads_for(accesses, 2), 0, stream>>>(p);
+    } else {
+      forward_kernel<T, kWide, 4><<<blocks, threads_for(accesses, 4), 0, stream>>>(p);
     }
   });
   check_launch("rms_norm_forward");

@@ -206,20 +206,26 @@ class HeadsGradient {
   HeadValues<L> weight_grad_ = {};
 };
 
+// All tokens of the warp.
 template <class L>
-__global__ void __launch_bounds__(kThreads, 2)
+__device__ void backward_heads(const HeadsBackward& p, const QkShape& shape, const RopeAngles& table,
+                               float* scratch) {
+  HeadsGradient<L> heads(p, shape);
+  for (std::int64_t token = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize; token < shape.tokens;
+       token += std::int64_t{gridDim.x} * kWarps) {
+    heads.token(token, HeadAngles<L>(table, token, shape.head_size, shape.half_rotary));
+  }
+  heads.store_weight_grad(scratch);
+}
+
+// q, then k: to take both of a token at once would load its angles once less, but keep the sums of two weights in registers.
+template <class L>
+__global__ void __launch_bounds__(kThreads, 3)
     backward_kernel(const __grid_constant__ QkNormRopeBackwardParams p) {
   constexpr int kGroupValues = 2 * L::kLanes * L::kSlots * L::kWidth;  // the most of a head
   __shared__ float scratch[kWarps * L::kGroups * kGroupValues];
-  HeadsGradient<L> q(p.q, p.shape), k(p.k, p.shape);
-  for (std::int64_t token = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpSize;
-       token < p.shape.tokens; token += std::int64_t{gridDim.x} * kWarps) {
-    const HeadAngles<L> angles(p.angles, token, p.shape.head_size, p.shape.half_rotary);
-    q.token(token, angles);
-    k.token(token, angles);
-  }
-  q.store_weight_grad(scratch);
-  k.store_weight_grad(scratch);
+  backward_heads<L>(p.q, p.shape, p.angles, scratch);
+  backward_heads<L>(p.k, p.shape, p.angles, scratch);
 }
 
 // Calls run(HeadLayout{}) with the narrowest one that holds a head.
@@ -275,7 +281,7 @@ void qk_norm_rope_forward(const QkNormRopeForwardParams& p, cudaStream_t stream)
 
 // A constant, so that the order of the sum does not depend on the GPU.
 int qk_norm_rope_backward_blocks(std::int64_t tokens) {
-  constexpr std::int64_t kBlocks = 264;
+  constexpr std::int64_t kBlocks = 396;
   return static_cast<int>(std::min(blocks_for(tokens, kWarps), kBlocks));
 }
 
