@@ -57,7 +57,9 @@ CausalLMOutput AutoModelForCausalLM::forward(const CausalLMInput& input) const {
 std::vector<std::pair<std::string, at::Tensor>> AutoModelForCausalLM::named_parameters() const {
   std::vector<std::pair<std::string, at::Tensor>> result;
   for (const Parameter& parameter : impl_->model.parameters().list()) {
-    result.emplace_back(parameter.name, parameter.tensor);
+    if (parameter.trained) {
+      result.emplace_back(parameter.name, parameter.tensor);
+    }
   }
   return result;
 }

@@ -39,6 +39,9 @@ class LayerWeights {
   MoeWeights moe(const FeedForwardSpec& spec) const {
     MoeWeights weights{get("post_attention_layernorm.weight"), get("mlp.gate.weight"),
                        ExpertWeights{get("mlp.experts.gate_up_proj"), get("mlp.experts.down_proj")}};
+    if (spec.router->correction_bias) {
+      weights.correction_bias = get("mlp.gate.e_score_correction_bias");
+    }
     if (const auto& shared = spec.shared) {
       const std::string module = "mlp." + shared->module;
       weights.shared = {linear(module + ".gate_proj"), linear(module + ".up_proj"),

@@ -8,15 +8,22 @@
 #include <string_view>
 
 namespace phalanx {
+namespace {
+
+at::ScalarType held_type(const Parameter& parameter, at::ScalarType dtype) {
+  return parameter.fp32 && dtype != at::kDouble ? at::kFloat : dtype;
+}
+
+}  // namespace
 
 ParameterSet::ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device) {
   Shapes shapes;
   for (const ParameterSpec& parameter : spec.parameters) {
     index_.emplace(parameter.name, list_.size());
-    list_.push_back({parameter.name, {}, parameter.decay});
+    list_.push_back({parameter.name, {}, parameter.decay, parameter.fp32, parameter.trained});
     shapes.push_back(parameter.shape);
   }
-  allocate(shapes, at::TensorOptions().dtype(dtype).device(device));
+  allocate(shapes, dtype, device);
 }
 
 ParameterSet ParameterSet::to(at::ScalarType dtype, at::Device device) const {
@@ -25,17 +32,19 @@ ParameterSet ParameterSet::to(at::ScalarType dtype, at::Device device) const {
   result.index_ = index_;
   Shapes shapes;
   for (const Parameter& parameter : list_) {
-    result.list_.push_back({parameter.name, {}, parameter.decay});
+    result.list_.push_back(parameter);
+    result.list_.back().tensor.reset();
     shapes.push_back(parameter.tensor.sizes().vec());
   }
-  result.allocate(shapes, at::TensorOptions().dtype(dtype).device(device));
+  result.allocate(shapes, dtype, device);
   for (std::size_t i = 0; i < list_.size(); ++i) {
     result.list_[i].tensor.copy_(list_[i].tensor);
   }
   return result;
 }
 
-void ParameterSet::allocate(const Shapes& shapes, at::TensorOptions options) {
+void ParameterSet::allocate(const Shapes& shapes, at::ScalarType dtype, at::Device device) {
+  const at::TensorOptions options = at::TensorOptions().device(device);
   for (std::size_t i = 0; i < list_.size(); ++i) {
     if (list_[i].tensor.defined()) {
       continue;
@@ -47,10 +56,10 @@ void ParameterSet::allocate(const Shapes& shapes, at::TensorOptions options) {
     }
     std::vector<std::int64_t> whole = shapes[i];
     whole[0] = rows;
-    const at::Tensor memory = at::empty(whole, options);
+    const at::Tensor memory = at::empty(whole, options.dtype(held_type(list_[i], dtype)));
     std::int64_t begin = 0;
     for (const std::size_t member : group) {
-      list_[member].tensor = memory.narrow(0, begin, shapes[member][0]).requires_grad_();
+      list_[member].tensor = memory.narrow(0, begin, shapes[member][0]).requires_grad_(list_[member].trained);
       begin += shapes[member][0];
     }
   }

@@ -12,8 +12,10 @@ namespace phalanx {
 
 struct Parameter {
   std::string name;
-  at::Tensor tensor;  // of the spec's shape, a leaf of the tape
-  bool decay = true;  // weight decay applies
+  at::Tensor tensor;    // of the spec's shape, a leaf of the tape
+  bool decay = true;    // weight decay applies
+  bool fp32 = false;    // held in fp32 where the others are narrower
+  bool trained = true;  // false: a buffer, which has no gradient
 };
 
 class ParameterSet {
@@ -26,7 +28,7 @@ class ParameterSet {
   // The same parameters elsewhere or in another dtype.
   ParameterSet to(at::ScalarType dtype, at::Device device) const;
 
-  // Of all of them; a model has at least one parameter.
+  // Of all of them, but for those held in fp32; a model has at least one parameter.
   at::ScalarType dtype() const { return list_.front().tensor.scalar_type(); }
   at::Device device() const { return list_.front().tensor.device(); }
 
@@ -40,7 +42,7 @@ class ParameterSet {
   std::vector<std::size_t> side_by_side(
       const std::string& name) const;  // parameters that share memory, in order
   using Shapes = std::vector<std::vector<std::int64_t>>;
-  void allocate(const Shapes& shapes, at::TensorOptions options);  // for the names in list_
+  void allocate(const Shapes& shapes, at::ScalarType dtype, at::Device device);  // for the names in list_
 
   std::vector<Parameter> list_;  // in module order
   std::unordered_map<std::string, std::size_t> index_;

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "ops/block.h"
+#include "ops/expert_choice.h"
 #include "ops/experts.h"
 #include "ops/grouped_linear.h"
 #include "ops/rms_norm.h"
@@ -40,16 +41,19 @@ enum Output { kOut, kCounts, kChosen, kRouterLogits };
 
 void check_arguments(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec) {
   PHALANX_CHECK(x.dim() == 2, Error, "moe_half: x has shape ", x.sym_sizes(), "; expected [tokens, hidden]");
-  const auto check = [&](const char* name, const at::Tensor& tensor, std::vector<c10::SymInt> shape) {
+  const auto check = [&](const char* name, const at::Tensor& tensor, std::vector<c10::SymInt> shape,
+                         bool may_be_fp32 = false) {
     PHALANX_CHECK(tensor.sym_sizes() == c10::SymIntArrayRef(shape), Error, "moe_half: ", name, " has shape ",
                   tensor.sym_sizes(), "; expected ", c10::SymIntArrayRef(shape));
-    PHALANX_CHECK(tensor.scalar_type() == x.scalar_type(), Error, "moe_half: x is ", x.scalar_type(), " and ",
-                  name, " is ", tensor.scalar_type(), "; convert one to the other's dtype");
+    PHALANX_CHECK(
+        tensor.scalar_type() == x.scalar_type() || (may_be_fp32 && tensor.scalar_type() == at::kFloat), Error,
+        "moe_half: x is ", x.scalar_type(), " and ", name, " is ", tensor.scalar_type(),
+        "; convert one to the other's dtype");
   };
   const c10::SymInt hidden = x.sym_size(1), experts = spec.num_experts,
                     width = weights.experts.down.sym_size(-1);
   check("norm", weights.norm, {hidden});
-  check("router", weights.router, {experts, hidden});
+  check("router", weights.router, {experts, hidden}, /*may_be_fp32=*/true);
   check("gate_up", weights.experts.gate_up, {experts, 2 * width, hidden});
   check("down", weights.experts.down, {experts, hidden, width});
   if (weights.shared.has_value()) {
@@ -59,14 +63,15 @@ void check_arguments(const at::Tensor& x, const MoeWeights& weights, const Route
 
 class MoeHalf final : public Block {
  public:
-  MoeHalf(const RouterSpec& spec, double norm_eps, const MoeOptions& options)
-      : spec_(spec), norm_eps_(norm_eps), options_(options) {}
+  MoeHalf(const RouterSpec& spec, double norm_eps, const MoeOptions& options, at::Tensor correction_bias)
+      : spec_(spec), norm_eps_(norm_eps), options_(options), correction_bias_(std::move(correction_bias)) {}
   const char* name() const override { return "moe_half"; }
 
   Tensors forward(const Tensors& in, Tensors& saved) override {
     const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
-    const at::Tensor logits = n.mm(in[kRouter].t());  // [T, E]
-    const Routing routing = router_forward(logits, spec_, options_.replay_indices);
+    const at::Tensor logits = n.to(in[kRouter].scalar_type()).mm(in[kRouter].t());  // [T, E]
+    Routing routing = router_forward(logits, spec_, forced_choice(logits));
+    routing.weights = routing.weights.to(n.scalar_type());
     const ExpertGroups groups = group_by_expert(routing.indices, spec_.num_experts);
     const ExpertsForward result =
         experts_forward(n, routing.weights, groups, {in[kGateUp], in[kDown]}, in[kX], options_.experts);
@@ -102,10 +107,10 @@ class MoeHalf final : public Block {
       const at::Tensor grad_logits =
           router_backward(experts.weights, grad_past_weights(grads), saved[kLogits], saved[kIndices], spec_);
       if (needs[kRouter]) {
-        result[kRouter] = sum_over_tokens(grad_logits, n);
+        result[kRouter] = sum_over_tokens(grad_logits, n.to(grad_logits.scalar_type()));
       }
       if (through_norm) {
-        experts.x.addmm_(grad_logits, saved[kRouter]);
+        add_router_part(experts.x, grad_logits, saved[kRouter]);
         std::tie(result[kX], result[kNorm]) =
             rms_norm_backward(experts.x, saved[kX], saved[kNorm], saved[kRstd], grad_out);
       }
@@ -116,6 +121,20 @@ class MoeHalf final : public Block {
  private:
   static GatedMlpWeights shared_of(const Tensors& in) {
     return {{in[kSharedGate], {}}, {in[kSharedUp], {}}, {in[kSharedDown], {}}, in[kSharedOutputGate]};
+  }
+
+  // The routing that the caller or a correction bias and groups ask for; undefined: the top_k of the scores.
+  at::Tensor forced_choice(const at::Tensor& logits) const {
+    return options_.replay_indices.defined() ? options_.replay_indices
+                                             : choose_experts(logits, spec_, correction_bias_);
+  }
+
+  static void add_router_part(at::Tensor& grad_n, const at::Tensor& grad_logits, const at::Tensor& router) {
+    if (grad_n.scalar_type() == router.scalar_type()) {
+      grad_n.addmm_(grad_logits, router);
+    } else {
+      grad_n.add_(grad_logits.mm(router));
+    }
   }
 
   // Adds to the gradient of n, where it is defined.
@@ -142,6 +161,7 @@ class MoeHalf final : public Block {
   RouterSpec spec_;
   double norm_eps_;
   MoeOptions options_;
+  at::Tensor correction_bias_;
 };
 
 }  // namespace
@@ -153,7 +173,7 @@ MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterS
   chosen.experts = choose_experts_implementation(options.experts, weights.experts.gate_up);
   const GatedMlpWeights shared = weights.shared.value_or(GatedMlpWeights{});
   const Tensors outputs =
-      apply(std::make_unique<MoeHalf>(spec, norm_eps, chosen),
+      apply(std::make_unique<MoeHalf>(spec, norm_eps, chosen, weights.correction_bias),
             {x, weights.norm, weights.router, weights.experts.gate_up, weights.experts.down,
              shared.gate.weight, shared.up.weight, shared.down.weight, shared.output_gate});
   return {outputs[kOut], options.want_router_logits ? outputs[kRouterLogits] : at::Tensor(), outputs[kCounts],

@@ -19,9 +19,10 @@ namespace phalanx {
 
 struct MoeWeights {
   at::Tensor norm;    // [H]
-  at::Tensor router;  // [E, H]
+  at::Tensor router;  // [E, H], also in fp32 beside narrower weights: the logits are computed in its dtype
   ExpertWeights experts;
   std::optional<GatedMlpWeights> shared = std::nullopt;
+  at::Tensor correction_bias = {};  // [E] fp32 (fp64), not differentiable; undefined where the spec has none
 };
 
 struct MoeOptions {
@@ -37,7 +38,7 @@ struct MoeResult {
   at::Tensor expert_indices;  // [T, K] int32: what `replay_indices` takes
 };
 
-// Differentiable in x and all weights, which share one dtype. x [T, H]. Throws Error for shapes or dtypes that do
+// Differentiable in x and all weights, which share one dtype but for the router. x [T, H]. Throws Error for shapes or dtypes that do
 // not fit, a replayed index outside [0, E), and an implementation of the experts that cannot be had.
 MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec, double norm_eps,
                    const MoeOptions& options = {});

@@ -39,6 +39,11 @@ struct RouterSpec {
   ScoreFunction score = ScoreFunction::kSoftmax;
   bool normalize = false;  // the K weights of a token are divided by their sum
   double scale = 1.0;      // routed scaling factor, after the normalisation
+  // Experts may be chosen by more than their scores (ops/expert_choice.h); they are weighed by the scores alone.
+  bool correction_bias = false;  // added to the scores for the choice; fp32, not trained
+  std::int64_t num_groups = 1;   // of experts, of which only
+  std::int64_t top_groups = 1;   // the best are chosen from
+  bool fp32 = false;             // its weight is held and its logits are computed in fp32
 };
 
 enum class ExpertsImplementation { kAuto, kEager, kBatchedMm, kGroupedMm, kPhalanx };

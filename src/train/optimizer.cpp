@@ -71,9 +71,8 @@ Optimizer::Optimizer(ParameterSet& parameters, const OptimizerConfig& config, Pr
     exp_avg_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
     exp_avg_sq_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
     weight_decay_.push_back(parameter.decay ? config.weight_decay : 0.0);
-    if (precision == Precision::kBf16Master) {
-      master_.push_back(parameter.tensor.detach());
-    }
+    const bool narrowed = precision == Precision::kBf16Master && !parameter.fp32;
+    master_.push_back(narrowed ? parameter.tensor.detach() : at::Tensor());
   }
   if (precision == Precision::kBf16Master) {
     parameters = parameters.to(at::kBFloat16, parameters.device());
@@ -83,15 +82,6 @@ Optimizer::Optimizer(ParameterSet& parameters, const OptimizerConfig& config, Pr
 void Optimizer::step(const Tensors& gradients, double learning_rate, double gradient_scale,
                      std::int64_t step) {
   const at::NoGradGuard no_grad;
-  AdamWTensors tensors;
-  for (const Parameter& parameter : parameters_.list()) {
-    tensors.parameters.push_back(parameter.tensor);
-  }
-  tensors.gradients = gradients;
-  tensors.exp_avg = exp_avg_;
-  tensors.exp_avg_sq = exp_avg_sq_;
-  tensors.master = master_;
-  tensors.weight_decay = weight_decay_;
   AdamWStep settings;
   settings.learning_rate = learning_rate;
   settings.beta1 = config_.beta1;
@@ -99,16 +89,40 @@ void Optimizer::step(const Tensors& gradients, double learning_rate, double grad
   settings.eps = config_.eps;
   settings.step = step;
   settings.gradient_scale = gradient_scale;
-  settings.stochastic_rounding = precision_ == Precision::kBf16Stochastic;
   settings.seed = seed_;
-  adamw_(tensors, settings);
+  // Parameters held in fp32 beside bf16 ones take neither master copies nor stochastic rounding.
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
+    settings.stochastic_rounding = precision_ == Precision::kBf16Stochastic && type == at::kBFloat16;
+    adamw_(tensors_of(type, gradients), settings);
+  }
+}
+
+AdamWTensors Optimizer::tensors_of(at::ScalarType type, const Tensors& gradients) const {
+  AdamWTensors tensors;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const at::Tensor& parameter = parameters_.list()[i].tensor;
+    if (parameter.scalar_type() != type) {
+      continue;
+    }
+    tensors.parameters.push_back(parameter);
+    tensors.gradients.push_back(gradients[i]);
+    tensors.exp_avg.push_back(exp_avg_[i]);
+    tensors.exp_avg_sq.push_back(exp_avg_sq_[i]);
+    tensors.weight_decay.push_back(weight_decay_[i]);
+    if (master_[i].defined()) {
+      tensors.master.push_back(master_[i]);
+    }
+  }
+  return tensors;
 }
 
 NamedTensors Optimizer::state() const {
   NamedTensors state;
   const auto add = [&](const char* kind, const Tensors& tensors) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      state.emplace_back(concat(kind, ".", parameters_.list()[i].name), tensors[i]);
+      if (tensors[i].defined()) {
+        state.emplace_back(concat(kind, ".", parameters_.list()[i].name), tensors[i]);
+      }
     }
   };
   add("exp_avg", exp_avg_);

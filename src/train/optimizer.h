@@ -2,6 +2,7 @@
 #pragma once
 #include "config/run_config.h"
 #include "models/parameter_set.h"
+#include "ops/adamw.h"
 #include "ops/block.h"
 
 #include <cstdint>
@@ -55,11 +56,14 @@ class Optimizer {
   NamedTensors state() const;
 
  private:
+  AdamWTensors tensors_of(at::ScalarType type, const Tensors& gradients) const;
+
   ParameterSet& parameters_;
   OptimizerConfig config_;
   Precision precision_;
   std::uint64_t seed_;
-  Tensors exp_avg_, exp_avg_sq_, master_;
+  Tensors exp_avg_, exp_avg_sq_;  // one per parameter; those of a buffer stay zero, and so does its update
+  Tensors master_;                // undefined for parameters that are not narrowed
   std::vector<double> weight_decay_;
 };
 

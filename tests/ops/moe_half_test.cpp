@@ -109,6 +109,31 @@ TEST(MoeHalf, WithASharedExpert) {
   testing::expect_matches_reference(fused(spec, options), reference(spec, options), in, 4e-2);
 }
 
+TEST(MoeHalf, WithACorrectionBiasGroupsAndARouterInFp32) {
+  RouterSpec spec{6, 2, ScoreFunction::kSigmoid, true, 1.5};
+  spec.correction_bias = true;
+  spec.num_groups = 3;
+  spec.top_groups = 2;
+  const auto biased = [&](auto* half, const at::Tensor& bias) -> testing::Function {
+    return [=](const Tensors& in) {
+      MoeWeights weights = weights_of(in);
+      weights.correction_bias = bias;
+      return outputs_of(half(in[0], weights, spec, kEps, MoeOptions{}));
+    };
+  };
+  const auto expect_match = [&](const Tensors& in, double tolerance) {
+    const at::Tensor bias = random_tensor({6}).mul(0.3);
+    testing::expect_matches_reference(biased(moe_half, bias), biased(moe_half_reference, bias), in,
+                                      tolerance);
+  };
+  expect_match(random_inputs(30, 32, 16, 6, at::kFloat), 1e-5);
+  const at::Tensor bias = random_tensor({6}, at::kDouble).mul(0.3);
+  testing::expect_gradients(biased(moe_half, bias), random_inputs(7, 6, 4, 6, at::kDouble));
+  Tensors mixed = random_inputs(40, 96, 32, 6, at::kBFloat16);
+  mixed[2] = mixed[2].to(at::kFloat);
+  expect_match(mixed, 4e-2);
+}
+
 TEST(MoeHalf, OneToken) {
   const RouterSpec spec{4, 2, ScoreFunction::kSoftmax, true};
   testing::expect_matches_reference(fused(spec), reference(spec), random_inputs(1, 16, 8, 4, at::kFloat),

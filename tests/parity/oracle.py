@@ -17,13 +17,16 @@ def random_model(config, seed):
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.add_(0.2 * torch.randn_like(buffer))
     return model
 
 
 def crowd_experts(model):
     """Gives every token a constant feature that draws it to expert 0 and keeps it from expert 1."""
     with torch.no_grad():
-        model.model.embed_tokens.weight[:, 0] = 4.0
+        model.model.embed_tokens.weight[:, 0] = 2.0
         for layer in model.model.layers:
             layer.self_attn.o_proj.weight[0] = 0.0
             layer.mlp.experts.down_proj[:, 0] = 0.0
@@ -31,8 +34,8 @@ def crowd_experts(model):
                 if "shared_expert" in name and name.endswith("down_proj.weight"):
                     parameter[0] = 0.0
             layer.post_attention_layernorm.weight[0] = 1.0
-            layer.mlp.gate.weight[0, 0] = 1.0
-            layer.mlp.gate.weight[1, 0] = -1.0
+            layer.mlp.gate.weight[0, 0] = 1.5
+            layer.mlp.gate.weight[1, 0] = -1.5
 
 
 def run(model, batch):
@@ -47,18 +50,35 @@ def run(model, batch):
     return loss.detach(), output.logits.detach()[batch.real], gradients
 
 
+def gap(values, count):
+    """The smallest distance between the last of the `count` largest and the next one."""
+    ordered = values.sort(-1, descending=True).values
+    if count == ordered.shape[-1]:
+        return float("inf")
+    return (ordered[:, count - 1] - ordered[:, count]).min().item()
+
+
+def choice_margin(gate, logits):
+    """How far the choice of `gate` is from another one."""
+    if not hasattr(gate, "e_score_correction_bias"):
+        return gap(logits.softmax(-1), gate.top_k)
+    groups = (logits.sigmoid() + gate.e_score_correction_bias).unflatten(-1, (gate.num_group, -1))
+    best_two = groups.topk(2, -1).values.sum(-1)
+    kept = torch.zeros_like(best_two).scatter(-1, best_two.topk(gate.topk_group, -1).indices, 1).bool()
+    scores = groups.masked_fill(~kept[..., None], -float("inf")).flatten(-2)
+    return min(gap(best_two, gate.topk_group), gap(scores, gate.top_k))
+
+
 def top_k_margin(model, batch):
-    """The smallest distance between the last chosen and the first rejected expert, over layers and real tokens."""
+    """The smallest margin of a choice of experts, over layers and real tokens."""
     with torch.no_grad():
         output = model(**batch.inputs, use_cache=False, output_router_logits=True)
-    margin = float("inf")
+    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "experts")]
     real = batch.real.reshape(-1)
-    for logits in output.router_logits:
-        chosen = model.config.num_experts_per_tok
-        ordered = logits.reshape(-1, logits.shape[-1])[real].softmax(-1).sort(-1, descending=True).values
-        if chosen < ordered.shape[-1]:
-            margin = min(margin, (ordered[:, chosen - 1] - ordered[:, chosen]).min().item())
-    return margin
+    return min(
+        choice_margin(gate, logits.reshape(-1, logits.shape[-1])[real])
+        for gate, logits in zip(gates, output.router_logits, strict=True)
+    )
 
 
 def model_with_margin(config, batch_of_seed, prepare=None):

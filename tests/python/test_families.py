@@ -76,3 +76,21 @@ def test_a_family_through_every_command(model, data, tmp_path):
         assert not loading["missing_keys"] and not loading["unexpected_keys"]
         trained = load_file(checkpoint(whole, step) / "model.safetensors")
         assert all(torch.equal(tensor, trained[name]) for name, tensor in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("precision", ["bf16_master", "bf16_stochastic"])
+def test_a_family_resumes_bitwise_in_bf16(model, data, tmp_path, precision):
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    fields = {"train__precision": precision, "train__accumulation": 2, "train__max_steps": 8}
+    finetune(model, data, whole, **fields)
+    (resumed / "checkpoints").mkdir(parents=True)
+    shutil.copy(whole / "config.json", resumed)
+    shutil.copytree(checkpoint(whole, 5), checkpoint(resumed, 5))
+    finetune(model, data, resumed, **fields)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (checkpoint(whole, 8) / name).read_bytes() == (checkpoint(resumed, 8) / name).read_bytes(), (
+            name
+        )
+    trained = load_file(checkpoint(whole, 8) / "model.safetensors")
+    exported = AutoModelForCausalLM.from_pretrained(whole / "model", dtype=torch.float32).state_dict()
+    assert all(torch.equal(tensor, trained[name].float()) for name, tensor in exported.items())

@@ -100,6 +100,31 @@ TEST(ModelSpec, Qwen2MoeOf14BillionParameters) {
   EXPECT_EQ(layer.feed_forward.shared->width, 5632);
 }
 
+// Sizes as published for GLM-4.5-Air: 106 billion parameters, 12 of them active (the layer for multi-token prediction apart).
+TEST(ModelSpec, Glm45AirOf106BillionParameters) {
+  Json config = Json::parse(R"({"model_type": "glm4_moe", "attention_bias": true, "head_dim": 128,
+      "partial_rotary_factor": 0.5, "rope_theta": 1000000, "routed_scaling_factor": 1.0})",
+                            "");
+  const ModelSpec spec = make_model_spec(config, "config.json");
+  EXPECT_NEAR(static_cast<double>(spec.num_parameters()), 106.85e9, 0.1e9);
+  EXPECT_EQ(spec.rope.inv_freq.size(), 32u);
+  EXPECT_FALSE(spec.layers[0].feed_forward.router.has_value());
+  EXPECT_EQ(spec.layers[1].feed_forward.shared->module, "shared_experts");
+  const auto refusal = [&](const char* field, std::int64_t value) {
+    Json changed = config;
+    changed.set(field, value);
+    return error_of(changed);
+  };
+  EXPECT_EQ(refusal("n_group", 3),
+            "M/config.json: n_group is 3; it must divide n_routed_experts = 128 into groups of at least 2");
+  EXPECT_EQ(refusal("topk_group", 2), "M/config.json: topk_group is 2; it cannot exceed n_group = 1");
+  config.set("partial_rotary_factor", 0.26);
+  EXPECT_NE(error_of(config).find("even number of head_dim = 128"), std::string::npos);
+  EXPECT_NE(error_of(Json::parse(R"({"model_type": "mixtral", "partial_rotary_factor": 0.5})", ""))
+                .find("this family rotates the whole head"),
+            std::string::npos);
+}
+
 TEST(ModelSpec, WindowsOfQwen2MoeFollowTheLayerTypes) {
   const auto windows = [](const char* fields) {
     Json config = Json::parse(fields, "");
@@ -144,6 +169,20 @@ TEST(ModelSpec, UnknownFamilyNamesTheNearest) {
   EXPECT_NE(message.find("\"qwen3_mo\""), std::string::npos);
   EXPECT_NE(message.find("did you mean"), std::string::npos);
   EXPECT_NE(message.find("adding-a-model"), std::string::npos);
+  const auto nearest_of = [](const char* config) {
+    const std::string text = error_of(Json::parse(config, ""));
+    const std::string mark = "the nearest, by the fields of this file, is ";
+    const std::size_t begin = text.find(mark);
+    return begin == std::string::npos
+               ? text
+               : text.substr(begin + mark.size(), text.find(';', begin) - begin - mark.size());
+  };
+  EXPECT_EQ(nearest_of(R"({"model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128,
+                "num_key_value_heads": 128, "n_routed_experts": 256, "n_group": 8, "topk_group": 4,
+                "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "kv_lora_rank": 512})"),
+            "glm4_moe");
+  EXPECT_EQ(nearest_of(R"({"model_type": "phimoe", "num_local_experts": 16, "router_jitter_noise": 0.01})"),
+            "mixtral");
 }
 
 // Values printed by Transformers 5.24's ROPE_INIT_FUNCTIONS for head_dim 16, theta 10000.

@@ -3,7 +3,7 @@
 Each case is a name, keyword arguments of the family's Transformers config, and a kind of batch (see `batches.py`).
 """
 
-from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
+from transformers import Glm4MoeConfig, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig
 
 # Fields that every family has.
 COMMON_BASE = dict(
@@ -34,6 +34,29 @@ COMMON_CASES = [
     ("padding token", dict(pad_token_id=5), "rows"),
     ("no padding token", dict(pad_token_id=None), "rows"),
     ("crowded and idle experts", {}, "rows"),
+]  # fmt: skip
+
+GLM4_MOE_BASE = dict(
+    COMMON_BASE,
+    intermediate_size=56,
+    moe_intermediate_size=24,
+    head_dim=16,
+    n_routed_experts=6,
+    first_k_dense_replace=0,
+)
+
+GLM4_MOE_CASES = [
+    ("dense layers first", dict(num_hidden_layers=3, first_k_dense_replace=2), "rows"),
+    ("groups of experts", dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3), "rows"),
+    ("one group of experts counts", dict(n_routed_experts=9, n_group=3, topk_group=1), "packed"),
+    ("scaled weights", dict(routed_scaling_factor=2.5), "rows"),
+    ("no renormalisation", dict(norm_topk_prob=False, num_experts_per_tok=3), "rows"),
+    ("norms of q and k, biases", dict(use_qk_norm=True, attention_bias=True), "rows"),
+    ("two shared experts", dict(n_shared_experts=2), "rows"),
+    ("a quarter of each head rotates", dict(rope_parameters=dict(rope_type="default", rope_theta=100.0,
+                                                                 partial_rotary_factor=0.25)), "rows"),
+    ("odd sizes", dict(hidden_size=44, moe_intermediate_size=20, n_routed_experts=5, head_dim=20,
+                       vocab_size=101), "rows"),
 ]  # fmt: skip
 
 MIXTRAL_BASE = dict(COMMON_BASE, intermediate_size=24, num_local_experts=6)
@@ -109,6 +132,7 @@ QWEN3_MOE_CASES = [
 ]  # fmt: skip
 
 FAMILIES = {
+    "glm4_moe": (Glm4MoeConfig, GLM4_MOE_BASE, GLM4_MOE_CASES),
     "mixtral": (MixtralConfig, MIXTRAL_BASE, MIXTRAL_CASES),
     "olmoe": (OlmoeConfig, OLMOE_BASE, OLMOE_CASES),
     "qwen2_moe": (Qwen2MoeConfig, QWEN2_MOE_BASE, QWEN2_MOE_CASES),

@@ -8,7 +8,11 @@ namespace phalanx {
 
 const Json* ConfigReader::find(std::string_view name) const {
   const Json* value = config_.find(name);
-  return value == nullptr || value->is_null() ? nullptr : value;
+  if (value == nullptr || value->is_null()) {
+    return nullptr;
+  }
+  read_.emplace(name);
+  return value;
 }
 
 void ConfigReader::refuse(std::string_view name, const std::string& rule) const {

@@ -3,8 +3,10 @@
 #include "core/json.h"
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +32,9 @@ class ConfigReader {
   // Refuses the value of a field: "FILE: FIELD is VALUE; RULE".
   [[noreturn]] void refuse(std::string_view name, const std::string& rule) const;
 
+  // How many of the fields that config.json holds have been asked for.
+  std::size_t fields_read() const { return read_.size(); }
+
   const Json& json() const { return config_; }
   const std::string& where() const { return where_; }
 
@@ -39,6 +44,7 @@ class ConfigReader {
 
   const Json& config_;
   std::string where_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 }  // namespace phalanx

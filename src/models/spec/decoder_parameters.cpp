@@ -7,13 +7,18 @@ namespace {
 
 class ParameterList {
  public:
-  void matrix(const std::string& name, std::vector<std::int64_t> shape) {
-    add(name, std::move(shape), true, false);
+  void matrix(const std::string& name, std::vector<std::int64_t> shape, bool fp32 = false) {
+    parameters_.push_back({.name = name, .shape = std::move(shape), .fp32 = fp32});
   }
   void experts(const std::string& name, std::vector<std::int64_t> shape) {
-    add(name, std::move(shape), true, true);
+    parameters_.push_back({.name = name, .shape = std::move(shape), .expert = true});
   }
-  void vector(const std::string& name, std::int64_t size) { add(name, {size}, false, false); }
+  void vector(const std::string& name, std::int64_t size) {
+    parameters_.push_back({.name = name, .shape = {size}, .decay = false});
+  }
+  void fp32_buffer(const std::string& name, std::int64_t size) {
+    parameters_.push_back({.name = name, .shape = {size}, .decay = false, .fp32 = true, .trained = false});
+  }
   void linear(const std::string& name, std::int64_t out, std::int64_t in, bool bias = false) {
     matrix(name + ".weight", {out, in});
     if (bias) {
@@ -23,9 +28,6 @@ class ParameterList {
   std::vector<ParameterSpec> take() { return std::move(parameters_); }
 
  private:
-  void add(const std::string& name, std::vector<std::int64_t> shape, bool decay, bool expert) {
-    parameters_.push_back({name, std::move(shape), decay, expert});
-  }
   std::vector<ParameterSpec> parameters_;
 };
 
@@ -57,10 +59,14 @@ void add_feed_forward(const FeedForwardSpec& feed_forward, std::int64_t hidden, 
     add_mlp(width, hidden, prefix, list);
     return;
   }
-  const std::int64_t experts = feed_forward.router->num_experts;
+  const RouterSpec& router = *feed_forward.router;
+  const std::int64_t experts = router.num_experts;
   list.experts(prefix + "experts.gate_up_proj", {experts, 2 * width, hidden});
   list.experts(prefix + "experts.down_proj", {experts, hidden, width});
-  list.matrix(prefix + "gate.weight", {experts, hidden});
+  list.matrix(prefix + "gate.weight", {experts, hidden}, router.fp32);
+  if (router.correction_bias) {
+    list.fp32_buffer(prefix + "gate.e_score_correction_bias", experts);
+  }
   if (const auto& shared = feed_forward.shared) {
     add_mlp(shared->width, hidden, prefix + shared->module + ".", list);
     if (shared->gated) {

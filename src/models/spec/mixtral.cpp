@@ -12,7 +12,7 @@ ModelSpec mixtral_spec(const ConfigReader& config) {
   if (config.has("sliding_window")) {
     attention.sliding_window = config.integer({"sliding_window"}, std::nullopt, 1, 1 << 30);
   }
-  spec.rope = read_rope(config, attention.head_dim, spec.max_positions, 1e6);
+  spec.rope = read_rope(config, attention.head_dim, spec.max_positions, {.theta = 1e6});
 
   // Transformers draws the noise from torch's global generator; no resumed run could draw it again.
   if (config.number("router_jitter_noise", 0.0, 0.0, 1.0) != 0.0) {

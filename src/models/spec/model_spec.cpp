@@ -28,6 +28,25 @@ std::int64_t active_matrix_parameters(const ModelSpec& spec) {
   return total;
 }
 
+// "; the nearest is ...": the family whose spec reads the most fields of this config.json.
+std::string nearest_by_fields(const Json& config, const std::string& where) {
+  const char* nearest = "";
+  std::size_t most = 0;
+  for (const ModelFamily& family : model_families()) {
+    const ConfigReader reader(config, where);
+    try {
+      family.make_spec(reader);
+    } catch (const ConfigError&) {
+      // What it read until then counts.
+    }
+    if (reader.fields_read() > most) {
+      most = reader.fields_read();
+      nearest = family.model_type;
+    }
+  }
+  return most == 0 ? "" : concat("; the nearest, by the fields of this file, is ", nearest);
+}
+
 }  // namespace
 
 std::int64_t ParameterSpec::numel() const {
@@ -37,7 +56,7 @@ std::int64_t ParameterSpec::numel() const {
 std::int64_t ModelSpec::num_parameters() const {
   std::int64_t total = 0;
   for (const ParameterSpec& parameter : parameters) {
-    total += parameter.numel();
+    total += parameter.trained ? parameter.numel() : 0;
   }
   return total;
 }
@@ -83,8 +102,10 @@ ModelSpec make_model_spec(const Json& config, const std::string& where) {
   }
   const ModelFamily* family = find_family(type);
   if (family == nullptr) {
+    const std::string meant = did_you_mean(type, registered_families());
     fail<ConfigError>(where, ": model_type is \"", type, "\", a family that is not built; built are ",
-                      join(registered_families(), ", "), did_you_mean(type, registered_families()),
+                      join(registered_families(), ", "),
+                      meant.empty() ? nearest_by_fields(config, where) : meant,
                       "; docs/adding-a-model.md shows how to add one");
   }
   ModelSpec spec = family->make_spec(reader);

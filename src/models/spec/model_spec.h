@@ -22,6 +22,8 @@ struct ParameterSpec {
   std::vector<std::int64_t> shape;  // [E, 2I, H]
   bool decay = true;                // weight decay applies (false for norm weights and biases)
   bool expert = false;              // the leading dimension is the expert: sharded by expert parallelism
+  bool fp32 = false;                // held in fp32 beside narrower parameters
+  bool trained = true;              // false: a buffer of Transformers' module, written back as it was read
   std::int64_t numel() const;
 };
 
@@ -63,7 +65,7 @@ struct ModelSpec {
   WeightMap weights;                      // checkpoint names <-> parameters
   Json config;                            // config.json as read, written back on export
 
-  std::int64_t num_parameters() const;
+  std::int64_t num_parameters() const;         // without buffers
   std::int64_t num_active_parameters() const;  // those a token touches
   // Model FLOP per token of forward + backward, the attention core counted at half the square of
   // `sequence_length`.

@@ -23,7 +23,7 @@ ModelSpec olmoe_spec(const ConfigReader& config) {
   if (config.has("clip_qkv")) {
     attention.clip_qkv = config.number("clip_qkv", std::nullopt, 0.0, std::numeric_limits<double>::max());
   }
-  spec.rope = read_rope(config, attention.head_dim, spec.max_positions, 10000.0);
+  spec.rope = read_rope(config, attention.head_dim, spec.max_positions);
 
   RouterSpec router = read_router(config, {"num_experts", "num_local_experts"}, {.experts = 64, .top_k = 8});
   router.normalize = config.boolean("norm_topk_prob", false);

@@ -44,7 +44,7 @@ ModelSpec qwen2_moe_spec(const ConfigReader& config) {
   ModelSpec spec = read_decoder(config, {.vocab_size = 151936, .hidden_size = 2048, .max_positions = 32768});
   AttentionSpec attention = read_attention(config, spec, {.heads = 16, .kv_heads = 16});
   attention.qkv_bias = config.boolean("qkv_bias", true);
-  spec.rope = read_rope(config, attention.head_dim, spec.max_positions, 10000.0);
+  spec.rope = read_rope(config, attention.head_dim, spec.max_positions);
 
   RouterSpec router = read_router(config, {"num_experts", "num_local_experts"}, {.experts = 60, .top_k = 4});
   router.normalize = config.boolean("norm_topk_prob", false);

@@ -13,7 +13,7 @@ ModelSpec qwen3_moe_spec(const ConfigReader& config) {
   if (config.boolean("use_sliding_window", false) && config.has("sliding_window")) {
     attention.sliding_window = config.integer({"sliding_window"}, std::nullopt, 1, 1 << 30);
   }
-  spec.rope = read_rope(config, attention.head_dim, spec.max_positions, 10000.0);
+  spec.rope = read_rope(config, attention.head_dim, spec.max_positions);
 
   RouterSpec router = read_router(config, {"num_experts", "num_local_experts"}, {.experts = 128, .top_k = 8});
   router.normalize = config.boolean("norm_topk_prob", false);

@@ -111,7 +111,7 @@ RopeSpec llama3(const RopeFields& fields) {
 }  // namespace
 
 RopeSpec read_rope(const ConfigReader& config, std::int64_t head_dim, std::int64_t max_positions,
-                   double default_theta) {
+                   const RopeDefaults& defaults) {
   static const Json kNone = Json::object();
   const Json* scaling = nullptr;
   std::string section;
@@ -127,12 +127,19 @@ RopeSpec read_rope(const ConfigReader& config, std::int64_t head_dim, std::int64
   const ConfigReader reader(scaling == nullptr ? kNone : *scaling,
                             scaling == nullptr ? config.where() : config.where() + ": " + section);
   RopeFields fields{reader, reader.text("rope_type", reader.text("type", "default")), 0.0, 0, max_positions};
-  const double outer_theta = config.number("rope_theta", default_theta, 1.0, kLarge);
+  const double outer_theta = config.number("rope_theta", defaults.theta, 1.0, kLarge);
   fields.theta = reader.number("rope_theta", outer_theta, 1.0, kLarge);
-  const double partial = reader.number("partial_rotary_factor", 1.0, 0.0, 1.0);
+  const char* const kPartial = "partial_rotary_factor";
+  const double outer_partial =
+      config.number(kPartial, defaults.partial_rotary_factor.value_or(1.0), 0.0, 1.0);
+  const double partial = reader.number(kPartial, outer_partial, 0.0, 1.0);
   fields.rotary_dim = static_cast<std::int64_t>(static_cast<double>(head_dim) * partial);
-  if (fields.rotary_dim != head_dim) {
-    reader.refuse("partial_rotary_factor", "this family rotates the whole head, so it must be 1");
+  const ConfigReader& stated_in = reader.has(kPartial) ? reader : config;
+  if (fields.rotary_dim != head_dim && !defaults.partial_rotary_factor.has_value()) {
+    stated_in.refuse(kPartial, "this family rotates the whole head, so it must be 1");
+  }
+  if (fields.rotary_dim < 2 || fields.rotary_dim % 2 != 0) {
+    stated_in.refuse(kPartial, concat("it must leave an even number of head_dim = ", head_dim, " to rotate"));
   }
   // "dynamic" changes the frequencies only beyond max_position_embeddings, and longer sequences are refused.
   if (fields.kind == "default" || fields.kind == "dynamic") {
