@@ -27,7 +27,7 @@ int finetune(const Arguments& arguments) {
   }
   check_run_folder(config);
   const CheckedModel model = check_inputs(config);
-  const AvailableMemory available = available_host_memory();
+  const AvailableMemory available = available_memory(config.train.device);
   check_memory(model.spec, config, available);
 
   RunConfig resolved = config;  // what the engine gets: folders instead of names and raw files

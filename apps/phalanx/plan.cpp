@@ -15,7 +15,7 @@ int plan(const Arguments& arguments) {
   require_field(config, "model");
   const ModelSpec spec = read_model_spec(find_model(config.model));
   const MemoryPlan plan = plan_training_memory(spec, config);
-  const AvailableMemory available = available_host_memory();
+  const AvailableMemory available = available_memory(config.train.device);
   const int code = plan.total() > available.bytes ? kPhalanxBadInput : kPhalanxOk;
   if (arguments.has("--json")) {
     std::cout << memory_json(plan, available).dump(2) << "\n";
@@ -40,8 +40,8 @@ Command plan_command() {
   Command command;
   command.name = "plan";
   command.summary = "show what a run will hold in memory, and what would make it fit";
-  command.options = run_options(
-      {"model", "data.sequence_length", "train.micro_batch_size", "train.accumulation", "train.precision"});
+  command.options = run_options({"model", "data.sequence_length", "train.micro_batch_size",
+                                 "train.accumulation", "train.precision", "train.device"});
   command.options.push_back({"--json", "", "print JSON", Takes::kNothing, false});
   command.examples =
       "  phalanx plan --model Qwen3-30B-A3B --precision bf16_master --sequence-length 4096\n"

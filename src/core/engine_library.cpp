@@ -21,8 +21,10 @@ namespace fs = std::filesystem;
 constexpr const char* kReinstall =
     ", in the source folder: python3 -m pip install --force-reinstall --no-deps .";
 #ifdef PHALANX_CUDA
+constexpr bool kBuiltForGpus = true;
 constexpr std::array kTorchLibraries = {"libc10.so", "libtorch_cpu.so", "libc10_cuda.so", "libtorch_cuda.so"};
 #else
+constexpr bool kBuiltForGpus = false;
 constexpr std::array kTorchLibraries = {"libc10.so", "libtorch_cpu.so"};
 #endif
 
@@ -133,6 +135,8 @@ std::string environment_python(const std::string& program) {
   }
   return "python3";
 }
+
+bool engine_is_built_for_gpus() { return kBuiltForGpus; }
 
 std::string this_program() { return fs::read_symlink("/proc/self/exe"); }
 

@@ -26,6 +26,9 @@ std::string environment_python(const std::string& program);
 // Looks and compares; loads nothing. `program` is the path of an executable.
 Engine find_engine(const std::string& program);
 
+// Whether program and engine were built together with kernels for GPUs.
+bool engine_is_built_for_gpus();
+
 // The path of this process's executable.
 std::string this_program();
 

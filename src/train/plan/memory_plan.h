@@ -32,6 +32,10 @@ struct AvailableMemory {
 // What this process may still allocate: the least of MemAvailable and the limits of its control groups.
 AvailableMemory available_host_memory();
 
+// The same where train.device would compute: the free memory of the GPU, if it is to be one. Throws ConfigError for cuda where the
+// driver shows none.
+AvailableMemory available_memory(const std::string& device);
+
 // Changes of the configuration, one or several together, that make the run fit, each with the total it leads to. Empty when
 // none of those tried does.
 std::vector<std::string> ways_to_fit(const ModelSpec& spec, const RunConfig& config, std::uint64_t available);
