@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <string_view>
@@ -23,6 +24,8 @@ void print_log(LogLevel level, std::string_view message) {
 }
 
 int finetune(const Json& json) {
+  // Read when torch first asks the GPU for memory: without it the allocator holds a fifth more than it hands out.
+  ::setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
   Trainer trainer(run_config_from_json(json, "the resolved configuration"));
   return trainer.run() == RunEnd::kFinished ? kPhalanxOk : kPhalanxInterrupted;
 }

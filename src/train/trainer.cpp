@@ -6,6 +6,7 @@
 #include "models/causal_lm.h"
 #include "ops/adamw.h"
 #include "ops/aten_compat.h"
+#include "ops/grouped_linear.h"
 #include "ops/operator.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
@@ -44,6 +45,18 @@ struct BatchTensors {
   at::Tensor tokens, labels;  // [T] int64
   SequenceLayout layout;
 };
+
+// Which implementation runs the experts, and why; one that cannot be had stops the run here.
+void log_experts(const CausalLM& model, const std::string& wanted) {
+  for (const Parameter& parameter : model.parameters().list()) {
+    if (parameter.name.ends_with("experts.gate_up_proj")) {
+      const ExpertsChoice choice = choose_experts_implementation(experts_implementation_from_name(wanted),
+                                                                 experts_situation(parameter.tensor));
+      log_info("experts: ", experts_implementation_name(choice.implementation), " (", choice.reason, ")");
+      return;
+    }
+  }
+}
 
 at::Device choose_device(const std::string& name) {
   PHALANX_CHECK(name != "cuda" || can_use_gpu(), ConfigError,
@@ -105,6 +118,7 @@ Trainer::Impl::Impl(const RunConfig& run_config)
   }
   train_data = open_training_data(config, model.spec().vocab_size);
   optimizer = std::make_unique<Optimizer>(model.parameters(), config.optimizer, precision, config.train.seed);
+  log_experts(model, config.train.experts_implementation);
   const double batches = config.train.epochs * static_cast<double>(train_data->batches_per_epoch());
   total_steps = config.train.max_steps.value_or(std::max<std::int64_t>(
       1, static_cast<std::int64_t>(std::ceil(batches / static_cast<double>(config.train.accumulation)))));
