@@ -112,9 +112,11 @@ def test_gradients_with_routing_replayed(make_model, case, experts):
             model_class(folder, dtype, experts, "cuda"), tokens, labels, lengths, on_gpu
         )
         assert abs(found.item() - loss.item()) <= (1e-5 if dtype == "float32" else 1e-2) * abs(loss.item())
-        found_cosines = cosines(found_gradients, gradients)
-        worst = min(found_cosines, key=found_cosines.get)
-        assert found_cosines[worst] >= bound, f"{case} {dtype} {worst}: {found_cosines[worst]}"
+        for name, cosine in cosines(found_gradients, gradients).items():
+            # The gradient of a norm over 32 values averages over less than any other.
+            small = dtype == "bfloat16" and name.endswith(("q_norm.weight", "k_norm.weight"))
+            limit = 0.999 if small else bound
+            assert cosine >= limit, f"{case} {dtype} {name}: {cosine}"
 
 
 def test_labels_and_tokens_may_lie_on_either_device(make_model):

@@ -292,5 +292,26 @@ TEST(Attention, ShapesThatDoNotFitAreRefused) {
   expect_refusal("q_norm has shape [8]; expected [4]");
 }
 
+// Which kernel a GPU would run; no GPU is needed to see it.
+TEST(AttentionKernelChoice, FollowsDtypeLengthsAndWindow) {
+  using enum AttentionKernel;
+  const auto choose = [](const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> window,
+                         at::ScalarType dtype, bool deterministic) {
+    return choose_attention_kernel(make_spec(4, 2, 64, window), layout_from_lengths(lengths), dtype,
+                                   deterministic);
+  };
+  EXPECT_EQ(choose({256, 256}, std::nullopt, at::kBFloat16, false), kCudnn);
+  EXPECT_EQ(choose({256, 256}, 256, at::kBFloat16, false), kCudnn);  // the window cuts off nothing
+  EXPECT_EQ(choose({256, 256}, 255, at::kBFloat16, false), kFlash);
+  EXPECT_EQ(choose({256, 256}, std::nullopt, at::kBFloat16, true), kFlash);
+  EXPECT_EQ(choose({256, 128}, std::nullopt, at::kBFloat16, false), kFlash);
+  EXPECT_EQ(choose({250, 250}, std::nullopt, at::kBFloat16, false),
+            kFlash);  // a new plan for each such length
+  EXPECT_EQ(choose({256, 256}, std::nullopt, at::kFloat, false), kEfficient);
+  EXPECT_THROW(choose({256}, std::nullopt, at::kDouble, false), Error);
+  EXPECT_THROW(choose_attention_kernel(make_spec(4, 2, 20), layout_from_lengths({8}), at::kBFloat16, false),
+               Error);
+}
+
 }  // namespace
 }  // namespace phalanx

@@ -108,5 +108,40 @@ TEST(GroupedLinear, AutoTakesEverythingAndAnExplicitChoiceIsKeptOrRefusedByName)
   }
 }
 
+// The choice depends on what it is told alone: no GPU is needed to see what one would get.
+TEST(ExpertsChoice, FollowsDeviceDtypeAndWidths) {
+  using enum ExpertsImplementation;
+  const ExpertsSituation hopper{false, true, at::kBFloat16, 128, 2048, 768};
+  const auto automatic = [](ExpertsSituation situation) {
+    return choose_experts_implementation(kAuto, situation).implementation;
+  };
+  EXPECT_EQ(automatic({}), kEager);
+  EXPECT_EQ(automatic(hopper), kPhalanx);
+  ExpertsSituation other = hopper;
+  other.own_kernels = false;
+  EXPECT_EQ(automatic(other), kGroupedMm);
+  other = hopper;
+  other.dtype = at::kFloat;
+  EXPECT_EQ(automatic(other), kGroupedMm);
+  other = hopper;
+  other.width = 40;  // not a multiple of 64: possible, but not by default
+  EXPECT_EQ(automatic(other), kGroupedMm);
+  EXPECT_EQ(choose_experts_implementation(kPhalanx, other).implementation, kPhalanx);
+  other.width = 30;
+  EXPECT_EQ(automatic(other), kEager);
+  EXPECT_NE(choose_experts_implementation(kAuto, other).reason.find("multiple"), std::string::npos);
+}
+
+TEST(ExpertsChoice, RefusesWhatCannotBeHad) {
+  using enum ExpertsImplementation;
+  ExpertsSituation situation{false, true, at::kFloat, 128, 2048, 768};
+  EXPECT_THROW(choose_experts_implementation(kPhalanx, situation), Error);
+  situation = {true, false, at::kBFloat16, 128, 2048, 768};
+  EXPECT_THROW(choose_experts_implementation(kPhalanx, situation), Error);
+  situation = {false, true, at::kBFloat16, 128, 2048, 30};
+  EXPECT_THROW(choose_experts_implementation(kPhalanx, situation), Error);
+  EXPECT_THROW(choose_experts_implementation(kGroupedMm, situation), Error);
+}
+
 }  // namespace
 }  // namespace phalanx
