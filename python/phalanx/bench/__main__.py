@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from phalanx.arguments import Parser
+from phalanx.bench.breakdown import table
 from phalanx.bench.measure import Result, device_state, measure
 from phalanx.bench.shapes import MODELS, flops_per_token, model_config
 from phalanx.bench.systems import SYSTEMS, free
@@ -25,6 +26,7 @@ EXAMPLES = """\
 examples:
   python -m phalanx bench step --model qwen3-30b-a3b --layers 24 --batch 4 --against transformers,liger
   python -m phalanx bench step --layers 24 --batch 1 --experts grouped_mm --json step.json
+  python -m phalanx bench table step.json
 """
 LOSS_TOLERANCE = 2e-3  # relative, between systems in bf16
 SHOWN_KERNELS = 25
@@ -32,7 +34,12 @@ SHOWN_KERNELS = 25
 
 def parser() -> Parser:
     result = Parser(prog="phalanx bench", description=__doc__, epilog=EXAMPLES)
-    result.add_argument("what", choices=["step"], help="forward and backward of one batch")
+    result.add_argument(
+        "what",
+        choices=["step", "table"],
+        help="step: forward and backward of one batch; table: where its time went",
+    )
+    result.add_argument("record", nargs="?", type=Path, help="of table: what --json wrote")
     result.add_argument(
         "--model", choices=sorted(MODELS), default="qwen3-30b-a3b", help="shapes of the model"
     )
@@ -113,7 +120,7 @@ def bench_step(options) -> None:
     print_table(results)
     if options.json:
         record = {
-            "command": shlex.join(["python", "-m", "phalanx", "bench", *sys.argv[1:]]),
+            "command": shlex.join(["python", "-m", "phalanx", *sys.argv[1:]]),
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "device": {"before": before, "after": device_state()},
             "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -132,7 +139,12 @@ def bench_step(options) -> None:
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
-        bench_step(options)
+        if options.what == "table":
+            if options.record is None:
+                raise UserError("table: name the record that `bench step --json` wrote")
+            print(table(json.loads(options.record.read_text())))
+        else:
+            bench_step(options)
     except UserError as error:
         print(f"phalanx: error: {error}", file=sys.stderr)
         return NOT_ACCEPTABLE

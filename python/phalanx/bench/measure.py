@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 GIB = 1 << 30
+NEGLIGIBLE_MS = 0.02  # of a kernel in a whole step: left out of the record
 
 
 @dataclass
@@ -80,7 +81,10 @@ def kernels_of(system) -> list[Kernel]:
         step(system)
         synchronize()
     events = [event for event in profile.key_averages() if event.device_time_total > 0]
-    kernels = [Kernel(event.key, event.count, event.device_time_total / 1e3) for event in events]
+    kernels = [
+        Kernel(event.key[:160], event.count, round(event.device_time_total / 1e3, 4)) for event in events
+    ]
+    kernels = [kernel for kernel in kernels if kernel.ms >= NEGLIGIBLE_MS]
     return sorted(kernels, key=lambda kernel: -kernel.ms)
 
 
