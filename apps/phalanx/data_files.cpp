@@ -102,7 +102,7 @@ InputFile open_data_file(const std::string& path) {
   try {
     return InputFile(path);
   } catch (const IoError& error) {
-    fail<ConfigError>(error.what(), "; make it readable, or name another file with --data");
+    fail<ConfigError>(error.what(), "; name a regular file that you may read with --data");
   }
 }
 

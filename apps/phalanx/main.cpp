@@ -7,6 +7,7 @@
 #include "python_step.h"
 
 #include <exception>
+#include <filesystem>
 #include <iostream>
 
 namespace {
@@ -34,6 +35,10 @@ int main(int argc, char** argv) {
     return failed(error, kPhalanxBadInput);
   } catch (const IoError& error) {
     return failed(error, kPhalanxBadInput);
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot even be looked at
+    const std::string what = concat(error.path1().string(), ": ", error.code().message(),
+                                    "; check the path and the permissions of the folders on it");
+    return failed(ConfigError(what), kPhalanxBadInput);
   } catch (const std::exception& error) {
     return failed(error, kPhalanxFailed);
   }

@@ -120,10 +120,12 @@ struct DataLoader::Impl {
     for (const std::int64_t id : part) {
       add_sample(id);
     }
+    const bool cut = options.on_long == "truncate";
     PHALANX_CHECK(!samples.empty(), ConfigError, folders.front().path(), ": no sample is usable: all ",
                   part.size(), options.validation_part ? " held out for validation" : "",
-                  " are longer than data.sequence_length ", options.sequence_length, ", the longest ",
-                  longest, "; write --sequence-length ", longest, ", or --on-long truncate");
+                  " are longer than data.sequence_length ", options.sequence_length,
+                  cut ? " and have no target of the loss before it" : "", ", the longest ", longest,
+                  "; write --sequence-length ", longest, cut ? "" : ", or --on-long truncate");
   }
 
   void add_sample(std::int64_t id) {

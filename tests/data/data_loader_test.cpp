@@ -182,6 +182,11 @@ TEST_F(DataLoaderTest, RefusesWhatCannotBeTrained) {
   EXPECT_NE(none.find("no sample is usable: all 120 are longer than data.sequence_length 5"),
             std::string::npos)
       << none;
+  const std::string cut = testing::message_of([&] { open({.sequence_length = 2, .on_long = "truncate"}); });
+  EXPECT_NE(cut.find("longer than data.sequence_length 2 and have no target of the loss before it"),
+            std::string::npos)
+      << cut;
+  EXPECT_EQ(cut.find("--on-long"), std::string::npos) << cut;
   const std::string split = testing::message_of([&] { open({.validation_fraction = 0.999}); });
   EXPECT_NE(split.find("of 120 samples none is left for training: data.validation_fraction 0.999"),
             std::string::npos)

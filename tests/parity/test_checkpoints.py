@@ -18,9 +18,8 @@ load_engine()
 def test_a_checkpoint_comes_back_byte_for_byte(family, layout, tied, tmp_path):
     config_class, base, _ = FAMILIES[family]
     random_model(config_class(**base, tie_word_embeddings=tied), 0).save_pretrained(tmp_path / "random")
-    model = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "random", dtype=torch.bfloat16
-    )  # some parts stay fp32
+    # Some parts stay in fp32.
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "random", dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "in", save_original_format=layout == "released")
     names = load_file(tmp_path / "in" / "model.safetensors")
     assert any(name.endswith("experts.gate_up_proj") for name in names) == (layout == "merged")

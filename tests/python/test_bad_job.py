@@ -121,7 +121,30 @@ OUTPUT_CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", [*OPTION_CASES, *OUTPUT_CASES], ids=lambda case: case.name)
+def loop_at(option):
+    """A path that cannot be looked at: root may enter every folder, but follows no link to itself."""
+
+    def harm(job):
+        loop = job.folder / "loop"
+        loop.symlink_to(loop)
+        job.options += [option, str(loop)]
+
+    return harm
+
+
+PATH_CASES = [
+    Case(
+        f"loop-{option}",
+        loop_at(option),
+        ("{folder}/loop", "Too many levels of symbolic links", "check the path"),
+    )
+    for option in ("--data", "--output")
+] + [
+    Case("data-device", options("--data", "/dev/null"), ("/dev/null", "no regular file", "with --data")),
+]
+
+
+@pytest.mark.parametrize("case", [*OPTION_CASES, *OUTPUT_CASES, *PATH_CASES], ids=lambda case: case.name)
 def test_bad_job_is_refused(case, job):
     case.check(job)
 

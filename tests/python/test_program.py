@@ -157,7 +157,13 @@ def test_inspect_tells_what_transformers_counts(good_model):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["parameters"] == model.num_parameters()
-    assert found["mixture"] == {"experts": 4, "experts_per_token": 2, "width": 16, "layers": 2}
+    assert found["mixture"] == {
+        "experts": 4,
+        "experts_per_token": 2,
+        "width": 16,
+        "shared_width": 0,
+        "layers": 2,
+    }
     expert = 3 * 32 * 16
     assert found["active_parameters"] == found["parameters"] - 2 * (4 - 2) * expert
     assert found["stored_bytes"] == {"F32": 4 * model.num_parameters()}
