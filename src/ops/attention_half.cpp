@@ -5,6 +5,7 @@
 #include "ops/block.h"
 #include "ops/projection_norm.h"
 #include "ops/qk_norm_rope.h"
+#include "ops/residual.h"
 #include "ops/rms_norm.h"
 
 #include <ATen/ops/mm.h>
@@ -22,11 +23,12 @@ void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const
                 x.sizes(), "; expected [", layout.tokens(), ", hidden]");
   const std::int64_t hidden = x.size(1), query = spec.num_heads * spec.head_dim,
                      kv = spec.num_kv_heads * spec.head_dim;
+  at::ScalarType dtype = x.scalar_type();
   const auto check = [&](const char* name, const at::Tensor& tensor, std::vector<std::int64_t> shape) {
     PHALANX_CHECK(tensor.sizes() == at::IntArrayRef(shape), Error, "attention_half: ", name, " has shape ",
                   tensor.sizes(), "; expected ", at::IntArrayRef(shape));
-    PHALANX_CHECK(tensor.scalar_type() == x.scalar_type(), Error, "attention_half: x is ", x.scalar_type(),
-                  " and ", name, " is ", tensor.scalar_type(), "; convert one to the other's dtype");
+    PHALANX_CHECK(tensor.scalar_type() == dtype, Error, "attention_half: ", name, " is ",
+                  tensor.scalar_type(), "; expected ", dtype, ", convert one to the other's dtype");
   };
   const auto check_linear = [&](const char* name, const LinearWeights& linear, std::int64_t out,
                                 std::int64_t in) {
@@ -36,6 +38,7 @@ void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const
     }
   };
   check("norm", weights.norm, {hidden});
+  dtype = weights.q.weight.scalar_type();
   check_linear("q", weights.q, query, hidden);
   check_linear("k", weights.k, kv, hidden);
   check_linear("v", weights.v, kv, hidden);
@@ -58,12 +61,12 @@ class AttentionHalf final : public Block {
   const char* name() const override { return "attention_half"; }
 
   Tensors forward(const Tensors& in, Tensors& saved) override {
-    const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
+    const auto [n, rstd] = normalized(in);
     const at::Tensor qkv = project(n, in);
     const AttentionForward attention =
         attention_forward(attention_inputs(changed(qkv, in), in), spec_, layout_);
     const at::Tensor out = attention.out.flatten(1);  // [T, h d]
-    at::Tensor result = in[kX].addmm(out, in[kWo].t());
+    at::Tensor result = add_product(in[kX], out, in[kWo].t());
     if (in[kBo].defined()) {
       result.add_(in[kBo]);
     }
@@ -75,22 +78,30 @@ class AttentionHalf final : public Block {
 
   Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>& needs) override {
     const at::Tensor grad_result = grads[0].contiguous();
+    const at::Tensor grad_product = grad_result.to(saved[kWo].scalar_type());
     Tensors result(kInputs);
-    result[kWo] = needs[kWo] ? grad_result.t().mm(saved[kOut]) : at::Tensor();
-    result[kBo] = needs[kBo] ? grad_result.sum(0) : at::Tensor();
+    result[kWo] = needs[kWo] ? grad_product.t().mm(saved[kOut]) : at::Tensor();
+    result[kBo] = needs[kBo] ? grad_product.sum(0) : at::Tensor();
     if (!needs_projections(needs)) {
       return result;
     }
-    const at::Tensor grad_qkv = backward_to_projections(saved, grad_result.mm(saved[kWo]), result);
+    const at::Tensor grad_qkv = backward_to_projections(saved, grad_product.mm(saved[kWo]), result);
     backward_through_projections(saved, grad_qkv, needs, result);
     if (needs[kX] || needs[kNorm]) {
-      std::tie(result[kX], result[kNorm]) = rms_norm_backward(input_gradient(saved, grad_qkv), saved[kX],
-                                                              saved[kNorm], saved[kRstd], grad_result);
+      const at::Tensor grad_n = input_gradient(saved, grad_qkv).to(saved[kX].scalar_type());
+      std::tie(result[kX], result[kNorm]) =
+          rms_norm_backward(grad_n, saved[kX], saved[kNorm], saved[kRstd], grad_result);
     }
     return result;
   }
 
  private:
+  // The normalised input in the dtype of the weights, and 1 / rms of each token.
+  std::pair<at::Tensor, at::Tensor> normalized(const Tensors& in) const {
+    const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
+    return {n.to(in[kWq].scalar_type()), rstd};
+  }
+
   // Columns of q, k or v in qkv.
   struct Columns {
     std::int64_t begin, width;
@@ -211,7 +222,7 @@ class AttentionHalf final : public Block {
     if (!needs[kWq] && !needs[kWk] && !needs[kWv]) {
       return;
     }
-    const at::Tensor n = std::get<0>(rms_norm_forward(saved[kX], saved[kNorm], norm_eps_));
+    const at::Tensor n = normalized(saved).first;
     if (needs[kWq] && needs[kWk] && needs[kWv]) {
       const at::Tensor grad = grad_qkv.t().mm(n);  // [(h + 2g) d, H], three dense blocks of rows
       for (const Input weight_index : {kWq, kWk, kWv}) {

@@ -24,7 +24,8 @@ struct AttentionWeights {
       k_norm;  // [d] per head, [h d] and [g d] over all heads, undefined where the spec has no qk_norm
 };
 
-// Differentiable in x and all weights, which share one dtype. x [T, H]. When the weights of q, k and v lie side by side in memory their
+// Differentiable in x and all weights. x [T, H] and the norm share one dtype, which is that of the result; the other weights share
+// one, the same or a narrower one (autocast). When the weights of q, k and v lie side by side in memory their
 // three products run as one. Throws Error for shapes or dtypes that do not fit.
 at::Tensor attention_half(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
                           double norm_eps, const RopeTable& rope, const SequenceLayout& layout);

@@ -3,6 +3,7 @@
 #include "core/error.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <utility>
@@ -47,10 +48,15 @@ Tensors keep_defined(const Tensors& tensors, const std::vector<bool>& defined) {
   return result;
 }
 
+// A block chooses the dtypes of its products itself: what a surrounding autocast asks for, bind/block_operators.cpp has put
+// into the weights.
+using NoAutocast = c10::impl::ExcludeDispatchKeyGuard;
+
 struct BlockFunction : torch::autograd::Function<BlockFunction> {
   static Tensors forward(torch::autograd::AutogradContext* context, at::TensorList inputs,
                          c10::intrusive_ptr<BlockCall> call) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const NoAutocast no_autocast(c10::autocast_dispatch_keyset);
     Tensors saved;
     Tensors outputs = call->block->forward(call->spread(inputs.vec()), saved);
     context->save_for_backward(std::move(saved));
@@ -59,6 +65,7 @@ struct BlockFunction : torch::autograd::Function<BlockFunction> {
   }
 
   static Tensors backward(torch::autograd::AutogradContext* context, Tensors grads) {
+    const NoAutocast no_autocast(c10::autocast_dispatch_keyset);
     const auto call = c10::static_intrusive_pointer_cast<BlockCall>(context->saved_data["call"].toCapsule());
     // Intermediates are saved without history, so a second derivative would be silently wrong.
     PHALANX_CHECK(!at::GradMode::is_enabled(), Error, call->block->name(),

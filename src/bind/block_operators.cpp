@@ -1,0 +1,161 @@
+// The fused blocks as operators for Python: torch.ops.phalanx.attention_half and its like, differentiable there as here.
+//
+// They are composites: what they are made of (ops/block.h and the device operators) is what fake tensors, checkpointing and other
+// devices see. Under autocast the weights of the products are cast to its dtype and the residual stream stays as it is, which is what
+// Transformers' layers come to.
+#include "core/error.h"
+#include "ops/attention_half.h"
+#include "ops/experts.h"
+#include "ops/linear_cross_entropy.h"
+#include "ops/load_balancing_loss.h"
+#include "ops/mlp_half.h"
+#include "ops/moe_half.h"
+#include "ops/rms_norm.h"
+
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include <algorithm>
+
+namespace phalanx {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// Casts as the autocast that is on for the device of `x` asks, or not at all.
+class Autocast {
+ public:
+  explicit Autocast(const at::Tensor& x)
+      : device_(x.device().type()), on_(at::autocast::is_autocast_enabled(device_)) {}
+
+  at::Tensor operator()(const at::Tensor& tensor) const {
+    return on_ ? at::autocast::cached_cast(at::autocast::get_autocast_dtype(device_), tensor, device_) : tensor;
+  }
+  at::Tensor operator()(const OptionalTensor& tensor) const {
+    return tensor.has_value() ? (*this)(*tensor) : at::Tensor();
+  }
+
+ private:
+  at::DeviceType device_;
+  bool on_;
+};
+
+// The leading dimensions of x [..., H] as one.
+at::Tensor rows_of(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape_symint({-1, x.sym_size(-1)}); }
+
+SequenceLayout layout_of(at::IntArrayRef cu_seqlens) {
+  SequenceLayout layout;
+  layout.cu_seqlens = cu_seqlens.vec();
+  for (std::size_t i = 1; i < layout.cu_seqlens.size(); ++i) {
+    const std::int64_t length = layout.cu_seqlens[i] - layout.cu_seqlens[i - 1];
+    PHALANX_CHECK(length >= 1, Error, "attention_half: cu_seqlens falls or stands still at ", i,
+                  "; every document has at least one token");
+    layout.max_length = std::max(layout.max_length, length);
+  }
+  return layout;
+}
+
+at::Tensor attention_half_operator(const at::Tensor& x, const at::Tensor& norm, const at::Tensor& q,
+                                   const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
+                                   const OptionalTensor& q_bias, const OptionalTensor& k_bias,
+                                   const OptionalTensor& v_bias, const OptionalTensor& o_bias,
+                                   const OptionalTensor& q_norm, const OptionalTensor& k_norm,
+                                   const at::Tensor& cos, const at::Tensor& sin, at::IntArrayRef cu_seqlens,
+                                   std::int64_t head_dim, double scale,
+                                   std::optional<std::int64_t> sliding_window, double norm_eps,
+                                   double head_norm_eps) {
+  const Autocast cast(x);
+  AttentionWeights weights{norm,
+                           {cast(q), cast(q_bias)},
+                           {cast(k), cast(k_bias)},
+                           {cast(v), cast(v_bias)},
+                           {cast(o), cast(o_bias)},
+                           cast(q_norm),
+                           cast(k_norm)};
+  AttentionSpec spec;
+  spec.num_heads = q.size(0) / head_dim;
+  spec.num_kv_heads = k.size(0) / head_dim;
+  spec.head_dim = head_dim;
+  spec.scale = scale;
+  spec.sliding_window = sliding_window;
+  spec.qk_norm = q_norm.has_value();
+  spec.norm_eps = head_norm_eps;
+  return attention_half(rows_of(x), weights, spec, norm_eps, {cos, sin}, layout_of(cu_seqlens)).view_as(x);
+}
+
+at::Tensor mlp_half_operator(const at::Tensor& x, const at::Tensor& norm, const at::Tensor& gate,
+                             const at::Tensor& up, const at::Tensor& down, double norm_eps) {
+  const Autocast cast(x);
+  return mlp_half(rows_of(x), {norm, {cast(gate), {}}, {cast(up), {}}, {cast(down), {}}}, norm_eps)
+      .view_as(x);
+}
+
+std::tuple<at::Tensor, at::Tensor> moe_half_operator(const at::Tensor& x, const at::Tensor& norm,
+                                                     const at::Tensor& router, const at::Tensor& gate_up,
+                                                     const at::Tensor& down, std::int64_t top_k,
+                                                     bool normalize, double norm_eps,
+                                                     const std::string& implementation) {
+  const Autocast cast(x);
+  RouterSpec spec;
+  spec.num_experts = router.size(0);
+  spec.top_k = top_k;
+  spec.normalize = normalize;
+  MoeOptions options;
+  options.experts = experts_implementation_from_name(implementation);
+  options.want_router_logits = true;
+  const MoeResult result = moe_half(rows_of(x), {norm, cast(router), {cast(gate_up), cast(down)}}, spec,
+                                    norm_eps, options);
+  return {result.out.view_as(x), result.router_logits};
+}
+
+at::Tensor experts_operator(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& weights,
+                            const at::Tensor& gate_up, const at::Tensor& down,
+                            const std::string& implementation) {
+  const Autocast cast(x);
+  return experts(cast(x), indices.to(at::kInt), cast(weights), {cast(gate_up), cast(down)},
+                 experts_implementation_from_name(implementation));
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_operator(
+    const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+    const OptionalTensor& token_weights, bool want_entropy) {
+  const Autocast cast(hidden);
+  const LinearCrossEntropyResult result =
+      linear_cross_entropy(rows_of(cast(hidden)), cast(weight), labels.flatten(),
+                           token_weights.has_value() ? token_weights->flatten() : at::Tensor(), want_entropy);
+  return {result.loss_sum, result.token_loss.view_as(labels), result.correct.view_as(labels),
+          want_entropy ? result.entropy.view_as(labels) : result.token_loss.new_empty({0})};
+}
+
+at::Tensor load_balancing_loss_operator(at::TensorList router_logits, std::int64_t top_k) {
+  return load_balancing_loss(router_logits.vec(), top_k);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(phalanx, m) {
+  m.def(
+      "attention_half(Tensor x, Tensor norm, Tensor q, Tensor k, Tensor v, Tensor o, Tensor? q_bias, "
+      "Tensor? k_bias, Tensor? v_bias, Tensor? o_bias, Tensor? q_norm, Tensor? k_norm, Tensor cos, "
+      "Tensor sin, int[] cu_seqlens, int head_dim, float scale, int? sliding_window, float norm_eps, "
+      "float head_norm_eps) -> Tensor",
+      attention_half_operator);
+  m.def("mlp_half(Tensor x, Tensor norm, Tensor gate, Tensor up, Tensor down, float norm_eps) -> Tensor",
+        mlp_half_operator);
+  m.def(
+      "moe_half(Tensor x, Tensor norm, Tensor router, Tensor gate_up, Tensor down, int top_k, "
+      "bool normalize, float norm_eps, str experts_implementation) -> (Tensor out, Tensor router_logits)",
+      moe_half_operator);
+  m.def(
+      "experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down, "
+      "str experts_implementation) -> Tensor",
+      experts_operator);
+  m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
+  m.def(
+      "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor labels, Tensor? token_weights=None, "
+      "bool want_entropy=False) -> (Tensor loss_sum, Tensor token_loss, Tensor correct, Tensor entropy)",
+      linear_cross_entropy_operator);
+  m.def("load_balancing_loss(Tensor[] router_logits, int top_k) -> Tensor", load_balancing_loss_operator);
+}
+
+}  // namespace phalanx
