@@ -3,7 +3,6 @@
 // They are composites: what they are made of (ops/block.h and the device operators) is what fake tensors, checkpointing and other
 // devices see. Under autocast the weights of the products are cast to its dtype and the residual stream stays as it is, which is what
 // Transformers' layers come to.
-#include "core/error.h"
 #include "ops/attention_half.h"
 #include "ops/experts.h"
 #include "ops/linear_cross_entropy.h"
@@ -13,9 +12,8 @@
 #include "ops/rms_norm.h"
 
 #include <ATen/autocast_mode.h>
+#include <torch/custom_class.h>
 #include <torch/library.h>
-
-#include <algorithm>
 
 namespace phalanx {
 namespace {
@@ -29,7 +27,8 @@ class Autocast {
       : device_(x.device().type()), on_(at::autocast::is_autocast_enabled(device_)) {}
 
   at::Tensor operator()(const at::Tensor& tensor) const {
-    return on_ ? at::autocast::cached_cast(at::autocast::get_autocast_dtype(device_), tensor, device_) : tensor;
+    return on_ ? at::autocast::cached_cast(at::autocast::get_autocast_dtype(device_), tensor, device_)
+               : tensor;
   }
   at::Tensor operator()(const OptionalTensor& tensor) const {
     return tensor.has_value() ? (*this)(*tensor) : at::Tensor();
@@ -43,26 +42,24 @@ class Autocast {
 // The leading dimensions of x [..., H] as one.
 at::Tensor rows_of(const at::Tensor& x) { return x.dim() == 2 ? x : x.reshape_symint({-1, x.sym_size(-1)}); }
 
-SequenceLayout layout_of(at::IntArrayRef cu_seqlens) {
-  SequenceLayout layout;
-  layout.cu_seqlens = cu_seqlens.vec();
-  for (std::size_t i = 1; i < layout.cu_seqlens.size(); ++i) {
-    const std::int64_t length = layout.cu_seqlens[i] - layout.cu_seqlens[i - 1];
-    PHALANX_CHECK(length >= 1, Error, "attention_half: cu_seqlens falls or stands still at ", i,
-                  "; every document has at least one token");
-    layout.max_length = std::max(layout.max_length, length);
+// Documents of the given lengths, end to end, made once per batch. `padding` [P] int64: the tokens that are none.
+struct Documents : torch::CustomClassHolder {
+  Documents(const std::vector<std::int64_t>& lengths, at::Device device, const OptionalTensor& padding)
+      : layout(layout_from_lengths(lengths, device)) {
+    layout.padding = padding.value_or(at::Tensor());
   }
-  return layout;
-}
+
+  SequenceLayout layout;
+};
 
 at::Tensor attention_half_operator(const at::Tensor& x, const at::Tensor& norm, const at::Tensor& q,
                                    const at::Tensor& k, const at::Tensor& v, const at::Tensor& o,
                                    const OptionalTensor& q_bias, const OptionalTensor& k_bias,
                                    const OptionalTensor& v_bias, const OptionalTensor& o_bias,
                                    const OptionalTensor& q_norm, const OptionalTensor& k_norm,
-                                   const at::Tensor& cos, const at::Tensor& sin, at::IntArrayRef cu_seqlens,
-                                   std::int64_t head_dim, double scale,
-                                   std::optional<std::int64_t> sliding_window, double norm_eps,
+                                   const at::Tensor& cos, const at::Tensor& sin,
+                                   const c10::intrusive_ptr<Documents>& documents, std::int64_t head_dim,
+                                   double scale, std::optional<std::int64_t> sliding_window, double norm_eps,
                                    double head_norm_eps) {
   const Autocast cast(x);
   AttentionWeights weights{norm,
@@ -80,7 +77,7 @@ at::Tensor attention_half_operator(const at::Tensor& x, const at::Tensor& norm, 
   spec.sliding_window = sliding_window;
   spec.qk_norm = q_norm.has_value();
   spec.norm_eps = head_norm_eps;
-  return attention_half(rows_of(x), weights, spec, norm_eps, {cos, sin}, layout_of(cu_seqlens)).view_as(x);
+  return attention_half(rows_of(x), weights, spec, norm_eps, {cos, sin}, documents->layout).view_as(x);
 }
 
 at::Tensor mlp_half_operator(const at::Tensor& x, const at::Tensor& norm, const at::Tensor& gate,
@@ -103,8 +100,8 @@ std::tuple<at::Tensor, at::Tensor> moe_half_operator(const at::Tensor& x, const 
   MoeOptions options;
   options.experts = experts_implementation_from_name(implementation);
   options.want_router_logits = true;
-  const MoeResult result = moe_half(rows_of(x), {norm, cast(router), {cast(gate_up), cast(down)}}, spec,
-                                    norm_eps, options);
+  const MoeResult result =
+      moe_half(rows_of(x), {norm, cast(router), {cast(gate_up), cast(down)}}, spec, norm_eps, options);
   return {result.out.view_as(x), result.router_logits};
 }
 
@@ -134,10 +131,14 @@ at::Tensor load_balancing_loss_operator(at::TensorList router_logits, std::int64
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(phalanx, m) {
+  m.class_<Documents>("Documents")
+      .def(torch::init<std::vector<std::int64_t>, at::Device, OptionalTensor>(), "",
+           {torch::arg("lengths"), torch::arg("device"), torch::arg("padding") = torch::arg::none()});
   m.def(
       "attention_half(Tensor x, Tensor norm, Tensor q, Tensor k, Tensor v, Tensor o, Tensor? q_bias, "
       "Tensor? k_bias, Tensor? v_bias, Tensor? o_bias, Tensor? q_norm, Tensor? k_norm, Tensor cos, "
-      "Tensor sin, int[] cu_seqlens, int head_dim, float scale, int? sliding_window, float norm_eps, "
+      "Tensor sin, __torch__.torch.classes.phalanx.Documents documents, int head_dim, float scale, int? "
+      "sliding_window, float norm_eps, "
       "float head_norm_eps) -> Tensor",
       attention_half_operator);
   m.def("mlp_half(Tensor x, Tensor norm, Tensor gate, Tensor up, Tensor down, float norm_eps) -> Tensor",

@@ -65,7 +65,7 @@ class AttentionHalf final : public Block {
     const at::Tensor qkv = project(n, in);
     const AttentionForward attention =
         attention_forward(attention_inputs(changed(qkv, in), in), spec_, layout_);
-    const at::Tensor out = attention.out.flatten(1);  // [T, h d]
+    const at::Tensor out = without_padding(attention.out.flatten(1));  // [T, h d]
     at::Tensor result = add_product(in[kX], out, in[kWo].t());
     if (in[kBo].defined()) {
       result.add_(in[kBo]);
@@ -85,7 +85,8 @@ class AttentionHalf final : public Block {
     if (!needs_projections(needs)) {
       return result;
     }
-    const at::Tensor grad_qkv = backward_to_projections(saved, grad_product.mm(saved[kWo]), result);
+    const at::Tensor grad_out = without_padding(grad_product.mm(saved[kWo]));
+    const at::Tensor grad_qkv = backward_to_projections(saved, grad_out, result);
     backward_through_projections(saved, grad_qkv, needs, result);
     if (needs[kX] || needs[kNorm]) {
       const at::Tensor grad_n = input_gradient(saved, grad_qkv).to(saved[kX].scalar_type());
@@ -100,6 +101,11 @@ class AttentionHalf final : public Block {
   std::pair<at::Tensor, at::Tensor> normalized(const Tensors& in) const {
     const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
     return {n.to(in[kWq].scalar_type()), rstd};
+  }
+
+  // Changes `rows` [T, *].
+  at::Tensor without_padding(at::Tensor rows) const {
+    return layout_.padding.defined() ? rows.index_fill_(0, layout_.padding, 0.0) : rows;
   }
 
   // Columns of q, k or v in qkv.

@@ -15,6 +15,8 @@ struct SequenceLayout {
   at::Tensor position_ids;               // [T] int64, on the device of the tokens
   at::Tensor device_cu_seqlens;          // cu_seqlens as int32 on that device
   std::int64_t max_length = 0;           // of the longest document
+  at::Tensor
+      padding;  // [P] int64, tokens that are none: attention gives 0 there and has no gradient; or undefined
 
   std::int64_t tokens() const { return cu_seqlens.empty() ? 0 : cu_seqlens.back(); }
 };

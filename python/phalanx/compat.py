@@ -1,0 +1,73 @@
+"""All that differs between the supported versions of Transformers (5.3 and later), in one place."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import masking_utils
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.utils import output_capturing
+from transformers.utils.loading_report import LoadStateDictInfo
+
+# The key/value cache, in a layer's and a model's arguments: `past_key_values` until 5.23.
+CACHE_ARGUMENTS = ("cache", "past_key_values")
+
+
+def given_cache(arguments: dict[str, Any]) -> Any:
+    """The key/value cache among keyword arguments, or None."""
+    for name in CACHE_ARGUMENTS:
+        if arguments.get(name) is not None:
+            return arguments[name]
+    return None
+
+
+def is_capturing_hook(hook: Callable) -> bool:
+    """Whether Transformers installed this forward hook, to record what a module gives."""
+    return getattr(hook, "__name__", "") == "output_capturing_hook" and hook.__module__.startswith(
+        "transformers."
+    )
+
+
+def causal_mask(
+    hidden: torch.Tensor, config: Any, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
+) -> Any:
+    """The mask that Transformers' model makes for its attention when there is no cache. hidden [B, S, H]."""
+    windowed = getattr(config, "sliding_window", None) is not None
+    make = masking_utils.create_sliding_window_causal_mask if windowed else masking_utils.create_causal_mask
+    known = inspect.signature(make).parameters
+    arguments = {"config": config, "attention_mask": attention_mask, "position_ids": position_ids}
+    arguments["inputs_embeds" if "inputs_embeds" in known else "input_embeds"] = hidden
+    arguments[next(name for name in CACHE_ARGUMENTS if name in known)] = None
+    if "cache_position" in known and known["cache_position"].default is inspect.Parameter.empty:
+        arguments["cache_position"] = torch.arange(hidden.shape[1], device=hidden.device)
+    return make(**arguments)
+
+
+@functools.cache
+def router_records_probabilities(router: type) -> bool:
+    """Whether a router of this class gives probabilities as its `router_logits`, as it did until 5.5."""
+    return "router_logits = torch.nn.functional.softmax(" in inspect.getsource(router.forward)
+
+
+def register_recorded_outputs(cls: type) -> None:
+    """Lets `output_hidden_states` and the like work for models of this class. The registry goes by the class's text."""
+    recorded = getattr(cls, "_can_record_outputs", None)
+    if recorded is not None:
+        dict.__setitem__(output_capturing._CAN_RECORD_REGISTRY, str(cls), recorded)
+
+
+def has_own_key_mapping(model: Any, config: Any) -> bool:
+    """Whether the caller of from_pretrained renames tensors beyond what the model itself does."""
+    return len(config.weight_mapping or []) != len(get_model_conversion_mapping(model, None, config.hf_quantizer))
+
+
+def loading_info(missing: set[str], unexpected: set[str]) -> LoadStateDictInfo:
+    """What a load found, as Transformers reports it."""
+    empty = {"error_msgs": list, "conversion_errors": dict}
+    values = {field.name: empty.get(field.name, set)() for field in dataclasses.fields(LoadStateDictInfo)}
+    return LoadStateDictInfo(**{**values, "missing_keys": missing, "unexpected_keys": unexpected})

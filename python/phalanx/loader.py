@@ -1,0 +1,102 @@
+"""Reads a checkpoint straight into the parameters, below Transformers' from_pretrained.
+
+Transformers resolves the files, makes the model without memory (on the device `meta`) and finishes what comes after; in
+between its `_load_pretrained_model` is replaced. The engine reads a folder only when all of it fits; whatever is missing,
+surplus, misshaped, quantised or pickled is Transformers' own matter, with its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from phalanx import compat
+from phalanx.explain import log
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float64)
+
+
+def loading(base: Callable) -> Callable:
+    """Transformers' `_load_pretrained_model`, with the engine's reader put before it. For a staticmethod."""
+
+    def load_pretrained_model(model: Any, state_dict: Any, files: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        more = [name for name in kwargs if kwargs[name] is not None] or args
+        reason = "adapters or parts of a model are loaded" if more else _why_not(model, state_dict, files, config)
+        if reason is None:
+            try:
+                info = _load(model, Path(files[0]).parent, config)
+            except RuntimeError as error:
+                reason = str(error).splitlines()[0]
+            else:
+                log.info("%s: weights read by the engine from %s", type(model).__name__, Path(files[0]).parent)
+                return info, None
+        log.info("%s: weights read by Transformers: %s", type(model).__name__, reason)
+        return base(model, state_dict, files, config, *args, **kwargs)
+
+    return load_pretrained_model
+
+
+def _why_not(model: torch.nn.Module, state_dict: Any, files: Any, config: Any) -> str | None:
+    if state_dict is not None or not files:
+        return "they are given as a state dict"
+    if not all(str(file).endswith(".safetensors") for file in files):
+        return "they are not in safetensors files"
+    folder = Path(files[0]).parent
+    if {Path(file) for file in files} != set(folder.glob("*.safetensors")):
+        return "they are not all of the folder's safetensors files"
+    if config.hf_quantizer is not None:
+        return "they are quantised"
+    if config.device_mesh is not None:
+        return "they are distributed over a device mesh"
+    if config.dtype_plan:
+        return "some are kept in another dtype"
+    if compat.has_own_key_mapping(model, config):
+        return "a key mapping is given"
+    if {str(device) for device in (config.device_map or {}).values()} - {"cpu"}:
+        return "they go to other devices than the CPU"
+    dtypes = {tensor.dtype for tensor in model.state_dict().values()}
+    return None if len(dtypes) == 1 and dtypes <= set(_FLOATS) else f"they are held as {dtypes}"
+
+
+def _load(model: Any, folder: Path, config: Any) -> Any:
+    """Fills the model. Throws RuntimeError, before anything has changed, when the folder does not fit it."""
+    tied = set(getattr(model, "all_tied_weights_keys", {}))
+    shapes = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    tensors = _allocate(shapes)
+    unused, per_expert = torch.ops.phalanx.load_checkpoint(
+        str(folder), model.config.to_json_string(use_diff=False), list(tensors), list(tensors.values())
+    )
+    if tied & set(unused):
+        raise RuntimeError("the folder has a head of its own although it is tied")
+    for name, tensor in tensors.items():
+        _put(model, name, tensor)
+    # What save_pretrained undoes.
+    model._weight_conversions = list(config.weight_mapping or []) if per_expert else []
+    return compat.loading_info(missing=tied, unexpected=set(unused))
+
+
+def _allocate(shapes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Uninitialised tensors; the weights of q, k and v of a layer lie side by side, so that their products run as one."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, meta in shapes.items():
+        if name in tensors:
+            continue
+        group = [name.replace("q_proj.weight", f"{kind}_proj.weight") for kind in "qkv"]
+        if not name.endswith("self_attn.q_proj.weight") or not all(other in shapes for other in group):
+            tensors[name] = torch.empty(meta.shape, dtype=meta.dtype)
+            continue
+        rows = [shapes[other].shape[0] for other in group]
+        together = torch.empty((sum(rows), meta.shape[1]), dtype=meta.dtype)
+        tensors.update(zip(group, together.split(rows), strict=True))
+    return tensors
+
+
+def _put(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    path, _, leaf = name.rpartition(".")
+    module = model.get_submodule(path)
+    parameter = torch.nn.Parameter(tensor, requires_grad=module._parameters[leaf].requires_grad)
+    parameter._is_hf_initialized = True
+    module._parameters[leaf] = parameter
