@@ -9,8 +9,6 @@ import importlib
 
 _HOMES = {
     "AutoModelForCausalLM": "phalanx.auto",
-    "BackendConfig": "phalanx.backend",
-    "create_distributed_setup": "phalanx.backend",
     "explain": "phalanx.explain",
 }
 

@@ -63,7 +63,9 @@ def register_recorded_outputs(cls: type) -> None:
 
 def has_own_key_mapping(model: Any, config: Any) -> bool:
     """Whether the caller of from_pretrained renames tensors beyond what the model itself does."""
-    return len(config.weight_mapping or []) != len(get_model_conversion_mapping(model, None, config.hf_quantizer))
+    return len(config.weight_mapping or []) != len(
+        get_model_conversion_mapping(model, None, config.hf_quantizer)
+    )
 
 
 def loading_info(missing: set[str], unexpected: set[str]) -> LoadStateDictInfo:

@@ -1,8 +1,8 @@
 """Reads a checkpoint straight into the parameters, below Transformers' from_pretrained.
 
-Transformers resolves the files, makes the model without memory (on the device `meta`) and finishes what comes after; in
-between its `_load_pretrained_model` is replaced. The engine reads a folder only when all of it fits; whatever is missing,
-surplus, misshaped, quantised or pickled is Transformers' own matter, with its messages.
+Transformers resolves the files, makes the model without memory (on the device `meta`) and finishes what comes
+after; in between its `_load_pretrained_model` is replaced. The engine reads a folder only when all of it fits;
+whatever is missing, surplus, misshaped, quantised or pickled is Transformers' own matter, with its messages.
 """
 
 from __future__ import annotations
@@ -22,16 +22,22 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 def loading(base: Callable) -> Callable:
     """Transformers' `_load_pretrained_model`, with the engine's reader put before it. For a staticmethod."""
 
-    def load_pretrained_model(model: Any, state_dict: Any, files: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_pretrained_model(
+        model: Any, state_dict: Any, files: Any, config: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         more = [name for name in kwargs if kwargs[name] is not None] or args
-        reason = "adapters or parts of a model are loaded" if more else _why_not(model, state_dict, files, config)
+        reason = (
+            "adapters or parts of a model are loaded" if more else _why_not(model, state_dict, files, config)
+        )
         if reason is None:
             try:
                 info = _load(model, Path(files[0]).parent, config)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
             else:
-                log.info("%s: weights read by the engine from %s", type(model).__name__, Path(files[0]).parent)
+                log.info(
+                    "%s: weights read by the engine from %s", type(model).__name__, Path(files[0]).parent
+                )
                 return info, None
         log.info("%s: weights read by Transformers: %s", type(model).__name__, reason)
         return base(model, state_dict, files, config, *args, **kwargs)
@@ -79,7 +85,7 @@ def _load(model: Any, folder: Path, config: Any) -> Any:
 
 
 def _allocate(shapes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Uninitialised tensors; the weights of q, k and v of a layer lie side by side, so that their products run as one."""
+    """Uninitialised tensors; q, k and v of a layer lie side by side, so that their products run as one."""
     tensors: dict[str, torch.Tensor] = {}
     for name, meta in shapes.items():
         if name in tensors:

@@ -9,6 +9,7 @@ from transformers.models.qwen3_moe import modeling_qwen3_moe as hf
 
 from phalanx import halves, modeling
 from phalanx.intact import part
+from phalanx.loader import loading
 
 _SILU = type(ACT2FN["silu"])
 _LINEAR = hf.nn.Linear
@@ -72,3 +73,4 @@ class Qwen3MoeForCausalLM(modeling.CausalLM, hf.Qwen3MoeForCausalLM):
     phalanx_layer = Qwen3MoeDecoderLayer
     phalanx_norm = Qwen3MoeRMSNorm
     forward = modeling.causal_lm_forward(hf.Qwen3MoeForCausalLM.forward)
+    _load_pretrained_model = staticmethod(loading(hf.Qwen3MoeForCausalLM._load_pretrained_model))

@@ -5,13 +5,17 @@
 // Transformers' layers come to.
 #include "ops/attention_half.h"
 #include "ops/experts.h"
+#include "ops/gated_mlp.h"
 #include "ops/linear_cross_entropy.h"
 #include "ops/load_balancing_loss.h"
 #include "ops/mlp_half.h"
 #include "ops/moe_half.h"
 #include "ops/rms_norm.h"
+#include "ops/router.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/mm.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
 
@@ -75,34 +79,46 @@ at::Tensor attention_half_operator(const at::Tensor& x, const at::Tensor& norm, 
   spec.head_dim = head_dim;
   spec.scale = scale;
   spec.sliding_window = sliding_window;
-  spec.qk_norm = q_norm.has_value();
+  spec.qk_norm = q_norm.has_value() ? QkNorm::kPerHead : QkNorm::kNone;
   spec.norm_eps = head_norm_eps;
   return attention_half(rows_of(x), weights, spec, norm_eps, {cos, sin}, documents->layout).view_as(x);
 }
 
+// Where the residual stream is wider than the products, the half is put together from its parts.
 at::Tensor mlp_half_operator(const at::Tensor& x, const at::Tensor& norm, const at::Tensor& gate,
                              const at::Tensor& up, const at::Tensor& down, double norm_eps) {
   const Autocast cast(x);
-  return mlp_half(rows_of(x), {norm, {cast(gate), {}}, {cast(up), {}}, {cast(down), {}}}, norm_eps)
-      .view_as(x);
+  const MlpWeights weights{norm, {cast(gate), {}}, {cast(up), {}}, {cast(down), {}}};
+  if (weights.gate.weight.scalar_type() == x.scalar_type()) {
+    return mlp_half(rows_of(x), weights, norm_eps).view_as(x);
+  }
+  const at::Tensor n = rms_norm(rows_of(x), norm, norm_eps).to(weights.gate.weight.scalar_type());
+  return x + gated_mlp(n, {weights.gate, weights.up, weights.down, {}}).view_as(x);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_half_operator(const at::Tensor& x, const at::Tensor& norm,
-                                                     const at::Tensor& router, const at::Tensor& gate_up,
-                                                     const at::Tensor& down, std::int64_t top_k,
-                                                     bool normalize, double norm_eps,
+                                                     const at::Tensor& router_weight,
+                                                     const at::Tensor& gate_up, const at::Tensor& down,
+                                                     std::int64_t top_k, bool normalize, double norm_eps,
                                                      const std::string& implementation) {
   const Autocast cast(x);
   RouterSpec spec;
-  spec.num_experts = router.size(0);
+  spec.num_experts = router_weight.size(0);
   spec.top_k = top_k;
   spec.normalize = normalize;
   MoeOptions options;
   options.experts = experts_implementation_from_name(implementation);
   options.want_router_logits = true;
-  const MoeResult result =
-      moe_half(rows_of(x), {norm, cast(router), {cast(gate_up), cast(down)}}, spec, norm_eps, options);
-  return {result.out.view_as(x), result.router_logits};
+  const MoeWeights weights{norm, cast(router_weight), {cast(gate_up), cast(down)}};
+  if (weights.router.scalar_type() == x.scalar_type()) {
+    const MoeResult result = moe_half(rows_of(x), weights, spec, norm_eps, options);
+    return {result.out.view_as(x), result.router_logits};
+  }
+  const at::Tensor n = rms_norm(rows_of(x), norm, norm_eps).to(weights.router.scalar_type());
+  const at::Tensor logits = at::mm(n, weights.router.t());
+  const Routing routing = router(logits, spec);
+  const at::Tensor y = experts(n, routing.indices, routing.weights, weights.experts, options.experts);
+  return {x + y.view_as(x), logits};
 }
 
 at::Tensor experts_operator(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& weights,

@@ -29,6 +29,7 @@ TINY = dict(
 )
 LAYERS = TINY["num_hidden_layers"]
 TOLERANCE = 1e-5
+IDS_SHAPE = (2, 12)
 
 
 def tiny_config(**changes):
