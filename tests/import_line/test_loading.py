@@ -97,8 +97,13 @@ def test_arguments_that_go_to_transformers(folder, messages, arguments):
 
 
 def test_a_state_dict_that_is_given(folder, messages):
-    state = {name: 2 * tensor for name, tensor in twins()[1].state_dict().items()}
-    assert_same_state(*load_both(folder, state_dict=state))
+    ours, theirs = load_both(folder)
+    state = {name: 2 * tensor for name, tensor in theirs.state_dict().items()}
+    loaded = [
+        type(model).from_pretrained(None, state_dict=dict(state), config=model.config)
+        for model in (ours, theirs)
+    ]
+    assert_same_state(*loaded)
     assert any("given as a state dict" in message for message in messages)
 
 
