@@ -20,6 +20,7 @@ from phalanx.bench.breakdown import table
 from phalanx.bench.measure import Result, device_state, measure
 from phalanx.bench.shapes import MODELS, flops_per_token, model_config
 from phalanx.bench.systems import SYSTEMS, free
+from phalanx.engine import EngineError
 from phalanx.errors import NOT_ACCEPTABLE, UserError
 
 EXAMPLES = """\
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str]) -> int:
             print(table(json.loads(options.record.read_text())))
         else:
             bench_step(options)
-    except UserError as error:
+    except (UserError, EngineError) as error:
         print(f"phalanx: error: {error}", file=sys.stderr)
         return NOT_ACCEPTABLE
     return 0

@@ -5,29 +5,15 @@ from __future__ import annotations
 import gc
 import importlib.metadata
 import json
-import os
 import tempfile
 from pathlib import Path
 
 import torch
 
+from phalanx import engine
 from phalanx.bench.shapes import fill
-from phalanx.errors import UserError
 
 IGNORED = -100
-
-
-def load_engine() -> None:
-    """The engine of PHALANX_LIBRARY, or the one installed with the package."""
-    named = os.environ.get("PHALANX_LIBRARY")
-    found = (
-        [Path(named)] if named else sorted((Path(__file__).parents[1] / "lib").glob("libphalanx_torch-*.so"))
-    )
-    if not found:
-        raise UserError(
-            "the engine libphalanx_torch-*.so is not beside the package; name it in PHALANX_LIBRARY"
-        )
-    torch.ops.load_library(str(found[0]))
 
 
 class Phalanx:
@@ -36,7 +22,7 @@ class Phalanx:
     name = "phalanx"
 
     def __init__(self, config: dict, tokens: torch.Tensor, device: str, experts: str):
-        load_engine()
+        engine.load()
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "config.json").write_text(json.dumps(config))
             self.model = torch.classes.phalanx.CausalLM(
