@@ -36,13 +36,13 @@ std::int64_t parse_size(const std::string& text) {
 
 int export_model(const Arguments& arguments) {
   const std::string source = arguments.get("run"), output = arguments.get("--output");
+  const std::int64_t shard_bytes =
+      parse_size(arguments.has("--max-shard-size") ? arguments.get("--max-shard-size") : kDefaultShardSize);
   PHALANX_CHECK(fs::is_directory(source), ConfigError, source,
                 ": no such folder; name a run (the --output of finetune) or one of its checkpoints");
   read_progress(find_checkpoint(source));
   PHALANX_CHECK(!fs::exists(output) || (fs::is_directory(output) && fs::is_empty(output)), ConfigError,
                 output, ": already exists; choose another --output");
-  const std::int64_t shard_bytes =
-      parse_size(arguments.has("--max-shard-size") ? arguments.get("--max-shard-size") : kDefaultShardSize);
   Json input = Json::object();
   input.set("source", source);
   input.set("output", output);
@@ -65,7 +65,8 @@ Command export_command() {
   };
   command.examples =
       "  phalanx export runs/first --output my-model\n"
-      "  phalanx export runs/first/checkpoints/step-100 --output my-model-100\n";
+      "  phalanx export runs/first/checkpoints/step-00000100 --output my-model-100 "
+      "--max-shard-size 2GB\n";
   command.run = export_model;
   return command;
 }
