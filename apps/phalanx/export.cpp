@@ -35,8 +35,6 @@ std::int64_t parse_size(const std::string& text) {
 }
 
 int export_model(const Arguments& arguments) {
-  const std::int64_t shard_bytes =
-      parse_size(arguments.has("--max-shard-size") ? arguments.get("--max-shard-size") : kDefaultShardSize);
   const std::string source = arguments.get("run"), output = arguments.get("--output");
   const std::int64_t shard_bytes =
       parse_size(arguments.has("--max-shard-size") ? arguments.get("--max-shard-size") : kDefaultShardSize);
