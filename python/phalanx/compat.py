@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import masking_utils
 from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
 from transformers.utils import output_capturing
 from transformers.utils.loading_report import LoadStateDictInfo
 
@@ -66,6 +67,40 @@ def has_own_key_mapping(model: Any, config: Any) -> bool:
     return len(config.weight_mapping or []) != len(
         get_model_conversion_mapping(model, None, config.hf_quantizer)
     )
+
+
+def weight_transforms(model: Any) -> list[Any]:
+    """The renamings and conversions that lead from the names in files to the model's own, in their order."""
+    given = getattr(model, "_weight_conversions", None)
+    return get_model_conversion_mapping(model) if given is None else list(given)
+
+
+def conversions_to_undo(mapping: list[Any], converted: bool) -> list[Any]:
+    """What save_pretrained undoes, for a folder whose tensors were `converted` or not. Until 5.3 it undid all always."""
+    undoes_all = not hasattr(WeightConverter, "was_used")
+    return list(mapping) if converted or undoes_all else []
+
+
+def rename_saved_key(key: str, transforms: list[Any]) -> tuple[str, WeightConverter | None, str]:
+    """The model's name for the tensor `key` of a file, the conversion that led there and its pattern that matched."""
+    found, pattern = None, ""
+    for transform in transforms:
+        if found is not None and isinstance(transform, WeightConverter):
+            continue
+        key, matched = transform.rename_source_key(key)
+        if matched is not None and isinstance(transform, WeightConverter):
+            found, pattern = transform, matched
+    return key, found, pattern
+
+
+def stacks_experts(converter: WeightConverter) -> bool:
+    """Whether this conversion stacks tensors of experts along dim 0, those of several projections along dim 1."""
+    stack, *more = converter.operations
+    if not isinstance(stack, MergeModulelist) or stack.dim != 0:
+        return False
+    if len(converter.source_patterns) == 1:
+        return not more
+    return len(more) == 1 and isinstance(more[0], Concatenate) and more[0].dim == 1
 
 
 def loading_info(missing: set[str], unexpected: set[str]) -> LoadStateDictInfo:

@@ -79,8 +79,7 @@ def _load(model: Any, folder: Path, config: Any) -> Any:
         raise RuntimeError("the folder has a head of its own although it is tied")
     for name, tensor in tensors.items():
         _put(model, name, tensor)
-    # What save_pretrained undoes.
-    model._weight_conversions = list(config.weight_mapping or []) if per_expert else []
+    model._weight_conversions = compat.conversions_to_undo(config.weight_mapping or [], per_expert)
     return compat.loading_info(missing=tied, unexpected=set(unused))
 
 

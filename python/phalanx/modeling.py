@@ -19,6 +19,7 @@ from phalanx.batch import Batch, make_batch, plain_batch, supervises_padding
 from phalanx.explain import CACHE, Calls
 from phalanx.head import bind_head, causal_lm_loss, lazy_logits
 from phalanx.intact import Part
+from phalanx.saved_names import LoadsSavedNames
 
 _BATCH = "phalanx_batch"  # how a Batch travels from the model's to the layers' keyword arguments
 
@@ -208,7 +209,7 @@ def _add_batch(model: Any, given: dict[str, Any]) -> None:
     given[_BATCH] = batch
 
 
-class CausalLM(PreTrained):
+class CausalLM(LoadsSavedNames, PreTrained):
     """Mixed into the model class with the head."""
 
     phalanx_model: type

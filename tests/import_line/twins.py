@@ -8,6 +8,8 @@ from transformers import Qwen3MoeConfig
 
 from phalanx import AutoModelForCausalLM, explain
 
+torch.set_num_threads(1)  # the tensors are tiny
+
 TINY = dict(
     vocab_size=96,
     hidden_size=32,
