@@ -76,7 +76,7 @@ def weight_transforms(model: Any) -> list[Any]:
 
 
 def conversions_to_undo(mapping: list[Any], converted: bool) -> list[Any]:
-    """What save_pretrained undoes, for a folder whose tensors were `converted` or not. Until 5.3 it undid all always."""
+    """What save_pretrained undoes, for files whose tensors were `converted` or not; until 5.3 it undoes all anyway."""
     undoes_all = not hasattr(WeightConverter, "was_used")
     return list(mapping) if converted or undoes_all else []
 
