@@ -21,9 +21,17 @@ _operators = torch.ops.phalanx
 def why_not_attention(layer: torch.nn.Module, parts: Sequence[Part]) -> str | None:
     """What keeps the attention half of `layer` off the engine, whatever the batch; None when nothing does."""
     reason = why_changed(layer, parts)
-    if reason is None and layer.training and layer.self_attn.attention_dropout:
-        reason = "attention dropout"
-    return reason
+    if reason is not None:
+        return reason
+    self_attn = layer.self_attn
+    if layer.training and self_attn.attention_dropout:
+        return "attention dropout"
+    if not getattr(self_attn, "is_causal", True):
+        return "self_attn is not causal"
+    q_norm, k_norm = getattr(self_attn, "q_norm", None), getattr(self_attn, "k_norm", None)
+    if q_norm is not None and q_norm.variance_epsilon != k_norm.variance_epsilon:
+        return "self_attn.q_norm and k_norm differ in their epsilon"
+    return None
 
 
 def attention(layer: torch.nn.Module, hidden: torch.Tensor, rope: tuple, batch: Batch) -> torch.Tensor:

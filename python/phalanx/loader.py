@@ -23,24 +23,24 @@ def loading(base: Callable) -> Callable:
     """Transformers' `_load_pretrained_model`, with the engine's reader put before it. For a staticmethod."""
 
     def load_pretrained_model(
-        model: Any, state_dict: Any, files: Any, config: Any, *args: Any, **kwargs: Any
+        model: Any, state_dict: Any, checkpoint_files: Any, load_config: Any, *args: Any, **kwargs: Any
     ) -> Any:
         more = [name for name in kwargs if kwargs[name] is not None] or args
-        reason = (
-            "adapters or parts of a model are loaded" if more else _why_not(model, state_dict, files, config)
-        )
+        if more or not all(parameter.is_meta for parameter in model.parameters()):
+            reason = "an adapter or a part of a model is loaded"
+        else:
+            reason = _why_not(model, state_dict, checkpoint_files, load_config)
         if reason is None:
+            folder = Path(checkpoint_files[0]).parent
             try:
-                info = _load(model, Path(files[0]).parent, config)
+                info = _load(model, folder, load_config)
             except RuntimeError as error:
                 reason = str(error).splitlines()[0]
             else:
-                log.info(
-                    "%s: weights read by the engine from %s", type(model).__name__, Path(files[0]).parent
-                )
+                log.info("%s: weights read by the engine from %s", type(model).__name__, folder)
                 return info, None
         log.info("%s: weights read by Transformers: %s", type(model).__name__, reason)
-        return base(model, state_dict, files, config, *args, **kwargs)
+        return base(model, state_dict, checkpoint_files, load_config, *args, **kwargs)
 
     return load_pretrained_model
 
