@@ -88,11 +88,26 @@ class ChunkedPass {
       entropy.index_copy_(0, rows, spread);
     }
     if (wanted_.grad_hidden) {
-      grad_hidden.index_copy_(0, rows, at::mm(logits, weight_));
+      grad_hidden.index_copy_(0, rows, hidden_gradient(logits));
     }
     if (wanted_.grad_weight) {
       add_weight_gradient(logits, hidden, /*first=*/begin == 0);
     }
+  }
+
+  // BLAS may sum a whole vocabulary in one chain of fp32 additions, which loses digits; here it sums blocks.
+  at::Tensor hidden_gradient(const at::Tensor& grad_logits) const {
+    constexpr std::int64_t kBlock = 2048;
+    const std::int64_t vocab = weight_.size(0);
+    if (vocab <= kBlock || grad_logits.scalar_type() != at::kFloat || grad_logits.is_cuda()) {
+      return at::mm(grad_logits, weight_);
+    }
+    at::Tensor sum = at::mm(grad_logits.narrow(1, 0, kBlock), weight_.narrow(0, 0, kBlock));
+    for (std::int64_t begin = kBlock; begin < vocab; begin += kBlock) {
+      const std::int64_t count = std::min(kBlock, vocab - begin);
+      sum.add_(at::mm(grad_logits.narrow(1, begin, count), weight_.narrow(0, begin, count)));
+    }
+    return sum;
   }
 
   // In fp32 also where the logits are bf16: a product per chunk rounded to bf16 would add up its roundings.
