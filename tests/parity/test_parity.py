@@ -67,8 +67,10 @@ def test_documents_do_not_see_each_other(tmp_path):
     changed = batch.tokens().clone()
     changed[: batch.lengths[0]] = (changed[: batch.lengths[0]] + 1) % base["vocab_size"]
     after = engine.forward(changed, None, batch.lengths)["logits"]
-    assert not torch.equal(before[: batch.lengths[0]], after[: batch.lengths[0]])
-    assert torch.equal(before[batch.lengths[0] :], after[batch.lengths[0] :])
+    first = batch.lengths[0]
+    assert (before[:first] - after[:first]).abs().max() > 1e-2
+    # Not bitwise: the first document's rows share the experts' products, whose rounding depends on the number of rows.
+    assert (before[first:] - after[first:]).abs().max() <= 1e-6 * before.abs().max()
 
 
 def test_the_check_notices_swapped_gate_and_up(tmp_path):
