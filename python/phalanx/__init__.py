@@ -9,7 +9,7 @@ import importlib
 
 _HOMES = {
     "AutoModelForCausalLM": "phalanx.auto",
-    "explain": "phalanx.explain",
+    "explain": "phalanx.explanation",
 }
 
 __all__ = sorted(_HOMES)
@@ -19,7 +19,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'phalanx' has no attribute '{name}'")
     value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value  # `phalanx.explain` is the function, although a module of that name was imported
+    globals()[name] = value
     return value
 
 

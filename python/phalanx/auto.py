@@ -6,27 +6,23 @@ Transformers makes them.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-# Name of the configuration class -> module and class, imported at the first use.
-_FAMILIES = {"Qwen3MoeConfig": ("phalanx.qwen3_moe", "Qwen3MoeForCausalLM")}
-
 
 class _Mapping:
     """Transformers' mapping from configuration to model, with our classes laid over it."""
 
     def __getitem__(self, config: type) -> type:
-        theirs = MODEL_FOR_CAUSAL_LM_MAPPING[config]
-        module, name = _FAMILIES.get(config.__name__, (None, None))
-        if module is None or isinstance(theirs, tuple) or theirs.__name__ != name:
-            return theirs  # no family of ours, or a class that somebody has registered
-        ours = getattr(importlib.import_module(module), name)
-        return ours if issubclass(ours, theirs) else theirs
+        from phalanx.families import causal_lm_for  # late: `import phalanx` is to cost little
+
+        theirs, ours = MODEL_FOR_CAUSAL_LM_MAPPING[config], causal_lm_for(config)
+        # A class that somebody has registered stays.
+        bound = ours is not None and isinstance(theirs, type) and issubclass(ours, theirs)
+        return ours if bound else theirs
 
     def __contains__(self, config: type) -> bool:
         return config in MODEL_FOR_CAUSAL_LM_MAPPING

@@ -23,16 +23,16 @@ class Batch:
     documents: Any = None  # torch.classes.phalanx.Documents
     reason: str | None = None
     mask_arguments: dict[str, Any] | None = None  # for the mask that a layer on Transformers' path needs
-    _mask: Any = None
+    _masks: dict[bool, Any] = field(default_factory=dict)  # by whether there is a sliding window
     _rope: dict[int, tuple[Any, torch.Tensor, torch.Tensor]] = field(default_factory=dict)
 
-    def attention_mask(self, given: Any, hidden: torch.Tensor) -> Any:
+    def attention_mask(self, given: Any, hidden: torch.Tensor, windowed: bool) -> Any:
         """The mask for Transformers' attention: the one given, unless making it was put off."""
         if self.mask_arguments is None:
             return given
-        if self._mask is None:
-            self._mask = compat.causal_mask(hidden, **self.mask_arguments)
-        return self._mask
+        if windowed not in self._masks:
+            self._masks[windowed] = compat.causal_mask(hidden, windowed, **self.mask_arguments)
+        return self._masks[windowed]
 
     def rope(self, position_embeddings: tuple[torch.Tensor, torch.Tensor], rows: int) -> tuple:
         """Cosines and sines [B * S, D / 2] of Transformers' [B or 1, S, D], whose two halves are alike."""

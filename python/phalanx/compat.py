@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
 from transformers.utils import output_capturing
 from transformers.utils.loading_report import LoadStateDictInfo
+
+from phalanx.routing import Router
 
 # The key/value cache, in a layer's and a model's arguments: `past_key_values` until 5.23.
 CACHE_ARGUMENTS = ("cache", "past_key_values")
@@ -35,10 +38,13 @@ def is_capturing_hook(hook: Callable) -> bool:
 
 
 def causal_mask(
-    hidden: torch.Tensor, config: Any, attention_mask: torch.Tensor | None, position_ids: torch.Tensor | None
+    hidden: torch.Tensor,
+    windowed: bool,
+    config: Any,
+    attention_mask: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
 ) -> Any:
     """The mask that Transformers' model makes for its attention when there is no cache. hidden [B, S, H]."""
-    windowed = getattr(config, "sliding_window", None) is not None
     make = masking_utils.create_sliding_window_causal_mask if windowed else masking_utils.create_causal_mask
     known = inspect.signature(make).parameters
     arguments = {"config": config, "attention_mask": attention_mask, "position_ids": position_ids}
@@ -47,6 +53,27 @@ def causal_mask(
     if "cache_position" in known and known["cache_position"].default is inspect.Parameter.empty:
         arguments["cache_position"] = torch.arange(hidden.shape[1], device=hidden.device)
     return make(**arguments)
+
+
+def experts_class(module: ModuleType, prefix: str) -> type:
+    """The class of a layer's experts. Those of the DeepSeek kind had another name until 5.12."""
+    return getattr(module, f"{prefix}Experts", None) or getattr(module, f"{prefix}NaiveMoe")
+
+
+def grouped_sigmoid_router(mlp: torch.nn.Module) -> Router:
+    """What a router of the DeepSeek kind does. Until 5.12 the layer's `mlp` did it, not its gate."""
+    gate = mlp.gate
+    routing = mlp if hasattr(mlp, "route_tokens_to_experts") else gate
+    return Router(
+        routing.top_k,
+        routing.norm_topk_prob,
+        score="sigmoid",
+        scale=routing.routed_scaling_factor,
+        num_groups=routing.n_group if routing is mlp else gate.num_group,
+        top_groups=routing.topk_group,
+        correction_bias=gate.e_score_correction_bias,
+        fp32=True,
+    )
 
 
 @functools.cache

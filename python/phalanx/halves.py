@@ -56,9 +56,10 @@ def attention(layer: torch.nn.Module, hidden: torch.Tensor, rope: tuple, batch: 
         batch.documents,
         self_attn.head_dim,
         self_attn.scaling,
-        getattr(self_attn, "sliding_window", None),
+        layer.phalanx_family.window(self_attn),
         norm.variance_epsilon,
         norm.variance_epsilon if q_norm is None else q_norm.variance_epsilon,
+        layer.phalanx_family.clip_qkv(self_attn),
     )
 
 
@@ -72,27 +73,46 @@ def attention_of_transformers(
     return hidden + attended
 
 
-def why_not_experts(layer: torch.nn.Module, parts: Sequence[Part]) -> str | None:
-    return why_changed(layer, parts)
-
-
 def experts(layer: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """hidden + experts(norm(hidden)) in the engine. Tells whoever records router logits."""
-    norm, gate, weights = layer.post_attention_layernorm, layer.mlp.gate, layer.mlp.experts
+    """hidden + experts(norm(hidden)) + shared_expert(norm(hidden)) in the engine.
+
+    Tells whoever records router logits.
+    """
+    norm, mlp = layer.post_attention_layernorm, layer.mlp
+    gate, router = mlp.gate, layer.phalanx_family.router(mlp)
+    # Under autocast the product is made in its dtype, whatever that of the weight.
+    fp32 = router.fp32 and not torch.is_autocast_enabled(hidden.device.type)
     out, logits = _operators.moe_half(
         hidden,
         norm.weight,
-        gate.weight,
-        weights.gate_up_proj,
-        weights.down_proj,
-        gate.top_k,
-        gate.norm_topk_prob,
+        gate.weight.float() if fp32 else gate.weight,
+        mlp.experts.gate_up_proj,
+        mlp.experts.down_proj,
+        router.top_k,
+        router.normalize,
         norm.variance_epsilon,
         layer.phalanx_experts,
+        router.score,
+        router.scale,
+        router.num_groups,
+        router.top_groups,
+        router.correction_bias,
+        _shared_expert(layer),
     )
     for hook in gate._forward_hooks.values():
         hook(gate, (hidden,), (_recorded(gate, logits), None, None))
     return out
+
+
+def _shared_expert(layer: torch.nn.Module) -> list[torch.Tensor]:
+    family = layer.phalanx_family
+    if family.shared is None:
+        return []
+    expert = getattr(layer.mlp, family.shared)
+    weights = [expert.gate_proj.weight, expert.up_proj.weight, expert.down_proj.weight]
+    return (
+        weights if family.shared_gate is None else [*weights, getattr(layer.mlp, family.shared_gate).weight]
+    )
 
 
 def mlp(layer: torch.nn.Module, hidden: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from phalanx import engine
-from phalanx.explain import Calls
+from phalanx.explanation import Calls
 from phalanx.lazy_logits import LazyLogits, as_tensor
 
 _IGNORED = -100

@@ -28,10 +28,11 @@ class Part:
     path: tuple[str, ...]
     cls: type
     forward: Callable  # of the class, at the time Phalanx was imported
+    optional: bool = False  # some models of the family do without
 
 
-def part(path: str, cls: type) -> Part:
-    return Part(tuple(path.split(".")), cls, cls.forward)
+def part(path: str, cls: type, optional: bool = False) -> Part:
+    return Part(tuple(path.split(".")), cls, cls.forward, optional)
 
 
 def why_changed(layer: torch.nn.Module, parts: Sequence[Part]) -> str | None:
@@ -39,15 +40,22 @@ def why_changed(layer: torch.nn.Module, parts: Sequence[Part]) -> str | None:
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return "a hook on all modules"
     for expected in parts:
-        module = layer
-        for name in expected.path:
-            module = module._modules.get(name)
-            if module is None:
-                return f"{'.'.join(expected.path)} is gone"
+        module = _find(layer, expected.path)
+        if module is None:
+            if expected.optional:
+                continue
+            return f"{'.'.join(expected.path)} is gone"
         reason = _why_module_changed(module, expected)
         if reason is not None:
             return f"{'.'.join(expected.path)} {reason}"
     return None
+
+
+def _find(module: torch.nn.Module | None, path: tuple[str, ...]) -> torch.nn.Module | None:
+    for name in path:
+        if module is not None:
+            module = module._modules.get(name)
+    return module
 
 
 def _why_module_changed(module: torch.nn.Module, expected: Part) -> str | None:

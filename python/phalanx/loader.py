@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from phalanx import compat
-from phalanx.explain import log
+from phalanx.explanation import log
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 
@@ -102,6 +102,8 @@ def _allocate(shapes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def _put(model: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
     path, _, leaf = name.rpartition(".")
     module = model.get_submodule(path)
-    parameter = torch.nn.Parameter(tensor, requires_grad=module._parameters[leaf].requires_grad)
-    parameter._is_hf_initialized = True
-    module._parameters[leaf] = parameter
+    owners = module._parameters if leaf in module._parameters else module._buffers
+    if owners is module._parameters:
+        tensor = torch.nn.Parameter(tensor, requires_grad=owners[leaf].requires_grad)
+    tensor._is_hf_initialized = True
+    owners[leaf] = tensor

@@ -1,6 +1,6 @@
 """Turns Transformers' classes of a decoder model into same-named subclasses whose work runs in the engine.
 
-A family names its classes and parts (see qwen3_moe.py). What is here is common: the forwards of model, layer, norm
+What is particular to a family is in families.py. What is here is common: the forwards of model, layer, norm
 and head. Each passes on to Transformers' own forward whenever a cache is used or a compiler is tracing.
 """
 
@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
-from phalanx import compat, engine, halves
+from phalanx import compat, halves
 from phalanx.batch import Batch, make_batch, plain_batch, supervises_padding
-from phalanx.explain import CACHE, Calls
+from phalanx.explanation import CACHE, Calls
 from phalanx.head import bind_head, causal_lm_loss, lazy_logits
-from phalanx.intact import Part
+from phalanx.intact import Part, why_changed
 from phalanx.saved_names import LoadsSavedNames
 
+BOUND_KINDS = ("RMSNorm", "DecoderLayer", "Model", "ForCausalLM")  # classes of a family that are bound
 _BATCH = "phalanx_batch"  # how a Batch travels from the model's to the layers' keyword arguments
 
 
@@ -30,13 +31,16 @@ class FeedForward:
 
     name: str
     parts: Sequence[Part]
-    run: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]
-    weight: Callable[[torch.nn.Module], torch.Tensor]  # one of its weights, whose dtype stands for all
+    run: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor]  # of the layer and its hidden states
+    weight: Callable[[torch.nn.Module], torch.Tensor]  # one weight of `mlp`, whose dtype stands for all
+    # What else keeps `mlp` off the engine.
+    why_not: Callable[[torch.nn.Module], str | None] = lambda mlp: None
 
 
 class DecoderLayer:
-    """Mixed into a layer class of Transformers. The family sets the parts."""
+    """Mixed into a layer class of Transformers. families.py sets what is particular to the family."""
 
+    phalanx_family: Any  # families.Family
     phalanx_attention: Sequence[Part]
     phalanx_feed_forwards: dict[type, FeedForward]  # by the class of `mlp`
     phalanx_calls: dict[str, Calls]
@@ -49,31 +53,27 @@ class DecoderLayer:
         feed_forward = self.phalanx_feed_forwards.get(type(self.mlp))
         if feed_forward is None:
             return f"mlp is {type(self.mlp).__module__.split('.')[0]}'s {type(self.mlp).__name__}"
-        return halves.why_not_experts(self, feed_forward.parts)
+        return why_changed(self, feed_forward.parts) or feed_forward.why_not(self.mlp)
 
 
 def layer_forward(base: Callable) -> Callable:
     """The forward of a decoder layer: each half fused, or left to Transformers, by itself."""
+    names = list(inspect.signature(base).parameters)[2:]  # their order is not the same in all families
 
     @functools.wraps(base)
-    def forward(
-        self: Any,
-        hidden_states: torch.Tensor,
-        attention_mask: Any = None,
-        position_ids: Any = None,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        batch = kwargs.pop(_BATCH, None)
+    def forward(self: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        batch = given.pop(_BATCH, None)
         if torch.compiler.is_compiling():
-            return base(self, hidden_states, attention_mask, position_ids, **kwargs)
-        if compat.given_cache(kwargs) is not None:
+            return base(self, hidden_states, **given)
+        if compat.given_cache(given) is not None:
             for calls in self.phalanx_calls.values():
                 calls.fall_back("a layer", CACHE)
-            return base(self, hidden_states, attention_mask, position_ids, **kwargs)
+            return base(self, hidden_states, **given)
+        mask = given.pop("attention_mask", None)
         if batch is None:
-            batch = _batch_of_layer(hidden_states, attention_mask)
-        arguments = {"position_ids": position_ids, **kwargs}
-        hidden = _attention_half(self, hidden_states, attention_mask, arguments, batch)
+            batch = _batch_of_layer(hidden_states, mask)
+        hidden = _attention_half(self, hidden_states, mask, given, batch)
         return _feed_forward_half(self, hidden)
 
     return forward
@@ -92,7 +92,9 @@ def _attention_half(
         calls.fused += 1
         return halves.attention(layer, hidden, arguments["position_embeddings"], batch)
     calls.fall_back("the attention half", reason)
-    return halves.attention_of_transformers(layer, hidden, batch.attention_mask(mask, hidden), arguments)
+    windowed = layer.phalanx_family.window(layer.self_attn) is not None
+    mask = batch.attention_mask(mask, hidden, windowed)
+    return halves.attention_of_transformers(layer, hidden, mask, arguments)
 
 
 def _feed_forward_half(layer: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -101,7 +103,7 @@ def _feed_forward_half(layer: Any, hidden: torch.Tensor) -> torch.Tensor:
     if reason is None:
         feed_forward = layer.phalanx_feed_forwards[type(layer.mlp)]
         reason = halves.why_not_tensors(
-            hidden, layer.post_attention_layernorm.weight, feed_forward.weight(layer)
+            hidden, layer.post_attention_layernorm.weight, feed_forward.weight(layer.mlp)
         )
     if reason is None:
         calls.fused += 1
@@ -218,7 +220,6 @@ class CausalLM(LoadsSavedNames, PreTrained):
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
-        engine.load()
         self.model.__class__ = self.phalanx_model
         for layer in self.model.layers:
             _bind_layer(layer, self.phalanx_layer)

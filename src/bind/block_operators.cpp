@@ -3,7 +3,9 @@
 // They are composites: what they are made of (ops/block.h and the device operators) is what fake tensors, checkpointing and other
 // devices see. Under autocast the weights of the products are cast to its dtype and the residual stream stays as it is, which is what
 // Transformers' layers come to.
+#include "core/error.h"
 #include "ops/attention_half.h"
+#include "ops/expert_choice.h"
 #include "ops/experts.h"
 #include "ops/gated_mlp.h"
 #include "ops/linear_cross_entropy.h"
@@ -64,7 +66,7 @@ at::Tensor attention_half_operator(const at::Tensor& x, const at::Tensor& norm, 
                                    const at::Tensor& cos, const at::Tensor& sin,
                                    const c10::intrusive_ptr<Documents>& documents, std::int64_t head_dim,
                                    double scale, std::optional<std::int64_t> sliding_window, double norm_eps,
-                                   double head_norm_eps) {
+                                   double head_norm_eps, std::optional<double> clip_qkv) {
   const Autocast cast(x);
   AttentionWeights weights{norm,
                            {cast(q), cast(q_bias)},
@@ -79,8 +81,11 @@ at::Tensor attention_half_operator(const at::Tensor& x, const at::Tensor& norm, 
   spec.head_dim = head_dim;
   spec.scale = scale;
   spec.sliding_window = sliding_window;
-  spec.qk_norm = q_norm.has_value() ? QkNorm::kPerHead : QkNorm::kNone;
+  if (q_norm.has_value()) {
+    spec.qk_norm = q_norm->numel() == head_dim ? QkNorm::kPerHead : QkNorm::kAllHeads;
+  }
   spec.norm_eps = head_norm_eps;
+  spec.clip_qkv = clip_qkv;
   return attention_half(rows_of(x), weights, spec, norm_eps, {cos, sin}, documents->layout).view_as(x);
 }
 
@@ -96,28 +101,55 @@ at::Tensor mlp_half_operator(const at::Tensor& x, const at::Tensor& norm, const 
   return x + gated_mlp(n, {weights.gate, weights.up, weights.down, {}}).view_as(x);
 }
 
-std::tuple<at::Tensor, at::Tensor> moe_half_operator(const at::Tensor& x, const at::Tensor& norm,
-                                                     const at::Tensor& router_weight,
-                                                     const at::Tensor& gate_up, const at::Tensor& down,
-                                                     std::int64_t top_k, bool normalize, double norm_eps,
-                                                     const std::string& implementation) {
+ScoreFunction score_function_from_name(const std::string& name) {
+  PHALANX_CHECK(name == "softmax" || name == "sigmoid", Error, "moe_half: the score function is '", name,
+                "'; it is softmax or sigmoid");
+  return name == "softmax" ? ScoreFunction::kSoftmax : ScoreFunction::kSigmoid;
+}
+
+// `shared`: gate, up and down of the expert that every token passes and, where its output is scaled, the weight of that gate; empty
+// where the layer has none. The router's product is made in the dtype of its weight. Where the residual stream is wider than the
+// products, the half is put together from its parts.
+std::tuple<at::Tensor, at::Tensor> moe_half_operator(
+    const at::Tensor& x, const at::Tensor& norm, const at::Tensor& router_weight, const at::Tensor& gate_up,
+    const at::Tensor& down, std::int64_t top_k, bool normalize, double norm_eps,
+    const std::string& implementation, const std::string& score, double scale, std::int64_t num_groups,
+    std::int64_t top_groups, const OptionalTensor& correction_bias, at::TensorList shared) {
+  PHALANX_CHECK(shared.empty() || shared.size() == 3 || shared.size() == 4, Error,
+                "moe_half: ", shared.size(),
+                " tensors for the shared expert; give gate, up, down and perhaps its output gate");
   const Autocast cast(x);
   RouterSpec spec;
   spec.num_experts = router_weight.size(0);
   spec.top_k = top_k;
+  spec.score = score_function_from_name(score);
   spec.normalize = normalize;
+  spec.scale = scale;
+  spec.correction_bias = correction_bias.has_value();
+  spec.num_groups = num_groups;
+  spec.top_groups = top_groups;
   MoeOptions options;
   options.experts = experts_implementation_from_name(implementation);
   options.want_router_logits = true;
-  const MoeWeights weights{norm, cast(router_weight), {cast(gate_up), cast(down)}};
-  if (weights.router.scalar_type() == x.scalar_type()) {
+  MoeWeights weights{norm, cast(router_weight), {cast(gate_up), cast(down)}};
+  weights.correction_bias = correction_bias.value_or(at::Tensor());
+  if (!shared.empty()) {
+    weights.shared = {{cast(shared[0]), {}},
+                      {cast(shared[1]), {}},
+                      {cast(shared[2]), {}},
+                      shared.size() == 4 ? cast(shared[3]) : at::Tensor()};
+  }
+  if (weights.experts.down.scalar_type() == x.scalar_type()) {
     const MoeResult result = moe_half(rows_of(x), weights, spec, norm_eps, options);
     return {result.out.view_as(x), result.router_logits};
   }
   const at::Tensor n = rms_norm(rows_of(x), norm, norm_eps).to(weights.router.scalar_type());
   const at::Tensor logits = at::mm(n, weights.router.t());
-  const Routing routing = router(logits, spec);
-  const at::Tensor y = experts(n, routing.indices, routing.weights, weights.experts, options.experts);
+  const Routing routing = router(logits, spec, choose_experts(logits, spec, weights.correction_bias));
+  at::Tensor y = experts(n, routing.indices, routing.weights, weights.experts, options.experts);
+  if (weights.shared.has_value()) {
+    y = y + gated_mlp(n, *weights.shared);
+  }
   return {x + y.view_as(x), logits};
 }
 
@@ -155,13 +187,14 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
       "Tensor? k_bias, Tensor? v_bias, Tensor? o_bias, Tensor? q_norm, Tensor? k_norm, Tensor cos, "
       "Tensor sin, __torch__.torch.classes.phalanx.Documents documents, int head_dim, float scale, int? "
       "sliding_window, float norm_eps, "
-      "float head_norm_eps) -> Tensor",
+      "float head_norm_eps, float? clip_qkv) -> Tensor",
       attention_half_operator);
   m.def("mlp_half(Tensor x, Tensor norm, Tensor gate, Tensor up, Tensor down, float norm_eps) -> Tensor",
         mlp_half_operator);
   m.def(
       "moe_half(Tensor x, Tensor norm, Tensor router, Tensor gate_up, Tensor down, int top_k, "
-      "bool normalize, float norm_eps, str experts_implementation) -> (Tensor out, Tensor router_logits)",
+      "bool normalize, float norm_eps, str experts_implementation, str score, float scale, int num_groups, "
+      "int top_groups, Tensor? correction_bias, Tensor[] shared) -> (Tensor out, Tensor router_logits)",
       moe_half_operator);
   m.def(
       "experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down, "

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from twins import IDS_SHAPE, assert_fused, assert_same_step, tokens, twins
 
 from phalanx import AutoModelForCausalLM
-from phalanx.explain import log
+from phalanx.explanation import log
 
 
 @pytest.fixture

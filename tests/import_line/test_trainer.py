@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
 from twins import LAYERS, assert_fused, relative_error, tokens, twins
 
+from families import FAMILIES
 from phalanx import explain
 
 
@@ -113,6 +114,15 @@ def test_a_run_in_fp32(tmp_path, case):
         calls -= 1  # the Trainer takes logits and computes the loss itself
     assert explain(ours.model).reasons() == {}
     assert explain(ours.model).fused == passes * calls
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"qwen3_moe"}))
+def test_a_run_of_every_other_family(tmp_path, family):
+    ours, theirs = train_both(tmp_path, {"family": family})
+    assert_close(history(ours, "grad_norm"), history(theirs, "grad_norm"), 2e-5)
+    for (name, found), expected in zip(ours.model.named_parameters(), theirs.model.parameters(), strict=True):
+        assert relative_error(found, expected) <= 2e-5, name
+    assert_fused(ours.model, passes=3)
 
 
 def test_the_auxiliary_loss(tmp_path):

@@ -6,6 +6,8 @@ import torch
 import transformers
 from transformers import Qwen3MoeConfig
 
+from families import FAMILIES
+from oracle import unsettle
 from phalanx import AutoModelForCausalLM, explain
 
 torch.set_num_threads(1)  # the tensors are tiny
@@ -34,8 +36,14 @@ TOLERANCE = 1e-5
 IDS_SHAPE = (2, 12)
 
 
-def tiny_config(**changes):
-    return Qwen3MoeConfig(**{**TINY, **changes})
+def tiny_config(family="qwen3_moe", **changes):
+    if family == "qwen3_moe":
+        return Qwen3MoeConfig(**{**TINY, **changes})
+    config_class, base, _ = FAMILIES[family]
+    shared = {
+        name: TINY[name] for name in ("vocab_size", "max_position_embeddings", "pad_token_id", "bos_token_id")
+    }
+    return config_class(**{**base, **shared, "eos_token_id": TINY["eos_token_id"], **changes})
 
 
 def twins(seed=0, dtype=torch.float32, attn="sdpa", **changes):
@@ -43,13 +51,16 @@ def twins(seed=0, dtype=torch.float32, attn="sdpa", **changes):
     torch.manual_seed(seed)
     options = dict(attn_implementation=attn, experts_implementation="eager")
     theirs = transformers.AutoModelForCausalLM.from_config(tiny_config(**changes), **options)
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
+    unsettle(theirs)
+    return twin_of(theirs).to(dtype).train(), theirs.to(dtype).train()
+
+
+def twin_of(theirs):
+    """The same model through the import line."""
+    options = dict(attn_implementation=theirs.config._attn_implementation, experts_implementation="eager")
     ours = AutoModelForCausalLM.from_config(copy.deepcopy(theirs.config), **options)
     ours.load_state_dict(theirs.state_dict())
-    return ours.to(dtype).train(), theirs.to(dtype).train()
+    return ours.train(theirs.training)
 
 
 def tokens(*shape, seed=0):

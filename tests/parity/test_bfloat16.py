@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from batches import make_batch
-from oracle import random_model
-from oracle import run as run_oracle
 from torch.nn.functional import cosine_similarity
 
+from batches import make_batch
 from engine_library import load_engine
 from families import FAMILIES
+from oracle import random_model
+from oracle import run as run_oracle
 
 load_engine()
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from oracle import random_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from engine_library import load_engine
 from families import FAMILIES
+from oracle import random_model
 
 load_engine()
 

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from batches import make_batch
 from engine import relative_error
 from engine import run as run_engine
-from oracle import crowd_experts, model_with_margin
-from oracle import run as run_oracle
 
+from batches import make_batch
 from engine_library import load_engine
 from families import FAMILIES, cases
+from oracle import crowd_experts, model_with_margin
+from oracle import run as run_oracle
 
 load_engine()
 

@@ -6,20 +6,24 @@ from transformers import AutoModelForCausalLM
 TOP_K_MARGIN = 1e-4
 
 
+@torch.no_grad()
+def unsettle(model):
+    """Moves norm weights and biases from where they start, so that every gradient has something to show."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    for name, buffer in model.named_buffers():
+        if name.endswith("correction_bias"):
+            buffer.add_(0.2 * torch.randn_like(buffer))
+
+
 def random_model(config, seed):
-    """A model whose norm weights are not all one, so that every gradient has something to show."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(
         config, attn_implementation="eager", experts_implementation="eager"
     )
     model = model.float().train()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(0.2 * torch.randn_like(parameter))
-        for name, buffer in model.named_buffers():
-            if name.endswith("correction_bias"):
-                buffer.add_(0.2 * torch.randn_like(buffer))
+    unsettle(model)
     return model
 
 
