@@ -9,6 +9,9 @@ import importlib
 
 _HOMES = {
     "AutoModelForCausalLM": "phalanx.auto",
+    "BackendConfig": "phalanx.backend",
+    "DistributedSetup": "phalanx.distributed",
+    "create_distributed_setup": "phalanx.distributed",
     "explain": "phalanx.explanation",
 }
 

@@ -6,11 +6,15 @@ Transformers makes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from phalanx.backend import BackendConfig
+from phalanx.distributed import create_distributed_setup, mesh_to_shard_over, shard
 
 
 class _Mapping:
@@ -42,3 +46,35 @@ class _Mapping:
 class AutoModelForCausalLM(transformers.AutoModelForCausalLM):
     __doc__ = transformers.AutoModelForCausalLM.__doc__
     _model_mapping = _Mapping()
+
+    @classmethod
+    @functools.wraps(transformers.AutoModelForCausalLM.from_pretrained.__func__)
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        return _made_as_asked(super().from_pretrained, args, kwargs)
+
+    @classmethod
+    @functools.wraps(transformers.AutoModelForCausalLM.from_config.__func__)
+    def from_config(cls, *args: Any, **kwargs: Any) -> Any:
+        return _made_as_asked(super().from_config, args, kwargs)
+
+
+def _made_as_asked(make: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What `make` gives, with what is asked for beyond Transformers' arguments."""
+    backend = BackendConfig.of(kwargs.pop("backend", None))
+    kwargs.update(backend.attention_arguments(kwargs))
+    setup = kwargs.pop("distributed_setup", None)
+    if isinstance(setup, Mapping):
+        setup = create_distributed_setup(setup)
+    if setup is not None and kwargs.get("device_mesh") is not None:
+        raise ValueError(
+            "distributed_setup makes the device mesh; give one of distributed_setup and device_mesh"
+        )
+    mesh = mesh_to_shard_over(kwargs)
+    made = make(*args, **kwargs)
+    model = made[0] if isinstance(made, tuple) else made  # with output_loading_info
+    backend.apply(model)
+    if setup is not None:
+        setup.apply(model)
+    elif mesh is not None:
+        shard(model, mesh)
+    return made

@@ -76,7 +76,7 @@ def causal_lm_loss(
         or logits.computed
         or logits.detached
         or targets.numel() != logits.hidden.shape[:-1].numel()
-        or vocab_size != logits.head.out_features
+        or vocab_size != logits.shape[-1]
     ):
         return ForCausalLMLoss(
             as_tensor(logits), labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **kwargs

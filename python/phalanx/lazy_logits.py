@@ -41,7 +41,7 @@ class LazyLogits:
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((*self.hidden.shape[:-1], self.head.out_features))
+        return torch.Size((*self.hidden.shape[:-1], self.weight.shape[0]))
 
     @property
     def device(self) -> torch.device:

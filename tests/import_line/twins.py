@@ -46,10 +46,10 @@ def tiny_config(family="qwen3_moe", **changes):
     return config_class(**{**base, **shared, "eos_token_id": TINY["eos_token_id"], **changes})
 
 
-def twins(seed=0, dtype=torch.float32, attn="sdpa", **changes):
+def twins(seed=0, dtype=torch.float32, attn="sdpa", experts="eager", **changes):
     """(ours, theirs) in training mode."""
     torch.manual_seed(seed)
-    options = dict(attn_implementation=attn, experts_implementation="eager")
+    options = dict(attn_implementation=attn, experts_implementation=experts)
     theirs = transformers.AutoModelForCausalLM.from_config(tiny_config(**changes), **options)
     unsettle(theirs)
     return twin_of(theirs).to(dtype).train(), theirs.to(dtype).train()
