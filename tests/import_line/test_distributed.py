@@ -1,6 +1,7 @@
 """Several ranks equal one, in the engine: DDP, FSDP2, DistributedConfig, Accelerate and Trainer under torchrun."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -19,6 +20,7 @@ def outcomes(tmp_path_factory):
     done = subprocess.run(
         [*command, str(SCRIPT), str(report)],
         cwd=SCRIPT.parent,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
