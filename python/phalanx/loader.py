@@ -80,7 +80,9 @@ def _load(model: Any, folder: Path, config: Any) -> Any:
     for name, tensor in tensors.items():
         _put(model, name, tensor)
     model._weight_conversions = compat.conversions_to_undo(config.weight_mapping or [], per_expert)
-    return compat.loading_info(missing=tied, unexpected=set(unused))
+    mapping = config.weight_mapping or []  # what is too much is named as it would be in the model
+    unexpected = {compat.rename_saved_key(name, mapping)[0] for name in unused}
+    return compat.loading_info(missing=tied, unexpected=unexpected)
 
 
 def _allocate(shapes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
