@@ -12,7 +12,12 @@ from typing import Any
 import torch
 from transformers import masking_utils
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import Concatenate, MergeModulelist, WeightConverter
+from transformers.core_model_loading import (
+    Concatenate,
+    MergeModulelist,
+    WeightConverter,
+    build_glob_alternation,
+)
 from transformers.utils import output_capturing
 from transformers.utils.loading_report import LoadStateDictInfo
 
@@ -94,6 +99,19 @@ def has_own_key_mapping(model: Any, config: Any) -> bool:
     return len(config.weight_mapping or []) != len(
         get_model_conversion_mapping(model, None, config.hf_quantizer)
     )
+
+
+def dtypes_kept(plan: dict[str, torch.dtype] | None) -> Callable[[str], torch.dtype | None]:
+    """The dtype in which a tensor of this name is held whatever the model's, by `LoadStateDictConfig.dtype_plan`."""
+    if not plan:
+        return lambda name: None
+    pattern, of_group, _ = build_glob_alternation(list(plan))
+
+    def kept(name: str) -> torch.dtype | None:
+        found = pattern.search(name)
+        return None if found is None else plan[of_group[found.lastgroup]]
+
+    return kept
 
 
 def weight_transforms(model: Any) -> list[Any]:

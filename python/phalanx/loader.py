@@ -57,21 +57,26 @@ def _why_not(model: torch.nn.Module, state_dict: Any, files: Any, config: Any) -
         return "they are quantised"
     if config.device_mesh is not None:
         return "they are distributed over a device mesh"
-    if config.dtype_plan:
-        return "some are kept in another dtype"
     if compat.has_own_key_mapping(model, config):
         return "a key mapping is given"
     if {str(device) for device in (config.device_map or {}).values()} - {"cpu"}:
         return "they go to other devices than the CPU"
-    dtypes = {tensor.dtype for tensor in model.state_dict().values()}
-    return None if len(dtypes) == 1 and dtypes <= set(_FLOATS) else f"they are held as {dtypes}"
+    dtypes = {dtype for _, dtype in _shapes(model, config).values()}
+    return None if dtypes <= set(_FLOATS) else f"they are held as {dtypes}"
+
+
+def _shapes(model: torch.nn.Module, config: Any) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Shape and dtype of every tensor to be read. Some may be kept wider than the others."""
+    kept = compat.dtypes_kept(config.dtype_plan)
+    tied = getattr(model, "all_tied_weights_keys", {})
+    state = model.state_dict()
+    return {name: (meta.shape, kept(name) or meta.dtype) for name, meta in state.items() if name not in tied}
 
 
 def _load(model: Any, folder: Path, config: Any) -> Any:
     """Fills the model. Throws RuntimeError, before anything has changed, when the folder does not fit it."""
     tied = set(getattr(model, "all_tied_weights_keys", {}))
-    shapes = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
-    tensors = _allocate(shapes)
+    tensors = _allocate(_shapes(model, config))
     unused, per_expert = torch.ops.phalanx.load_checkpoint(
         str(folder), model.config.to_json_string(use_diff=False), list(tensors), list(tensors.values())
     )
@@ -85,18 +90,18 @@ def _load(model: Any, folder: Path, config: Any) -> Any:
     return compat.loading_info(missing=tied, unexpected=unexpected)
 
 
-def _allocate(shapes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _allocate(shapes: dict[str, tuple[torch.Size, torch.dtype]]) -> dict[str, torch.Tensor]:
     """Uninitialised tensors; q, k and v of a layer lie side by side, so that their products run as one."""
     tensors: dict[str, torch.Tensor] = {}
-    for name, meta in shapes.items():
+    for name, (shape, dtype) in shapes.items():
         if name in tensors:
             continue
         group = [name.replace("q_proj.weight", f"{kind}_proj.weight") for kind in "qkv"]
         if not name.endswith("self_attn.q_proj.weight") or not all(other in shapes for other in group):
-            tensors[name] = torch.empty(meta.shape, dtype=meta.dtype)
+            tensors[name] = torch.empty(shape, dtype=dtype)
             continue
-        rows = [shapes[other].shape[0] for other in group]
-        together = torch.empty((sum(rows), meta.shape[1]), dtype=meta.dtype)
+        rows = [shapes[other][0][0] for other in group]
+        together = torch.empty((sum(rows), shape[1]), dtype=dtype)
         tensors.update(zip(group, together.split(rows), strict=True))
     return tensors
 

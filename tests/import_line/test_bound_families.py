@@ -80,13 +80,27 @@ def test_in_bfloat16(family):
 
 
 @families
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loaded_as_by_transformers(family, dtype, tmp_path, caplog):
+    """Also where some tensors are kept in fp32 whatever the dtype."""
+    twins(family=family)[1].save_pretrained(tmp_path)
+    with caplog.at_level("INFO", "phalanx"):
+        ours, theirs = (
+            auto.from_pretrained(tmp_path, dtype=dtype)
+            for auto in (AutoModelForCausalLM, transformers.AutoModelForCausalLM)
+        )
+    assert "weights read by the engine" in caplog.text
+    for name, tensor in theirs.state_dict().items():
+        found = ours.state_dict()[name]
+        assert found.dtype == tensor.dtype and torch.equal(found, tensor), name
+
+
+@families
 def test_saved_and_loaded(family, tmp_path):
     """The folder that plain Transformers writes is read by the engine and written back byte for byte."""
     _, theirs = twins(family=family)
     theirs.save_pretrained(tmp_path / "theirs")
     ours = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs")
-    for name, tensor in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], tensor), name
     ours.save_pretrained(tmp_path / "ours")
     found, expected = (load_file(tmp_path / who / "model.safetensors") for who in ("ours", "theirs"))
     assert found.keys() == expected.keys()
