@@ -51,6 +51,24 @@ TEST(MemoryPlan, CountsEveryByteOfAParameter) {
   EXPECT_EQ(parameter_bytes(accumulating), 16u) << "sums over micro-batches are kept in fp32";
 }
 
+TEST(MemoryPlan, CountsWhatIsHeldInFp32InABf16Run) {
+  const ModelSpec glm = make_model_spec(
+      Json::parse(R"({"model_type": "glm4_moe", "vocab_size": 100, "hidden_size": 16, "head_dim": 4,
+      "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 8,
+      "intermediate_size": 24, "n_routed_experts": 4, "num_experts_per_tok": 2, "first_k_dense_replace": 1})",
+                  "config.json"),
+      "config.json");
+  const auto parameters = static_cast<std::uint64_t>(glm.num_parameters());
+  const std::uint64_t wide =
+      2 * (4 * 16 + 4);  // routers and correction biases of the two layers with experts
+  const std::uint64_t narrow = parameters - 2 * 4 * 16;
+  const MemoryPlan plan = plan_training_memory(glm, run(1, 64, "bf16_master"));
+  EXPECT_EQ(bytes_of(plan, "weights"), 2 * narrow + 4 * wide);
+  EXPECT_EQ(bytes_of(plan, "master weights"), 4 * narrow);
+  EXPECT_EQ(bytes_of(plan, "gradients"), 2 * narrow + 4 * wide);
+  EXPECT_EQ(bytes_of(plan, "optimizer states"), 8 * (narrow + wide));
+}
+
 TEST(MemoryPlan, ActivationsGrowWithTokensLayersAndExperts) {
   const auto activations = [](const ModelSpec& spec, const RunConfig& config) {
     return bytes_of(plan_training_memory(spec, config), "activations");

@@ -16,13 +16,28 @@ struct BytesPerParameter {
   std::uint64_t moments = 8;  // two in fp32
 };
 
-BytesPerParameter bytes_per_parameter(const TrainConfig& train) {
-  if (train.precision == "fp32") {
-    return {4, 0, 4};
+// `fp32`: the parameter is held in fp32 whatever the precision of the others.
+BytesPerParameter bytes_per_parameter(const TrainConfig& train, bool fp32) {
+  const bool bf16_run = train.precision != "fp32";
+  const std::uint64_t weight = bf16_run && !fp32 ? 2 : 4;
+  const std::uint64_t master = train.precision == "bf16_master" && !fp32 ? 4 : 0;
+  // Of a bf16 run, sums over several micro-batches are kept in fp32, beside the gradient of the micro-batch.
+  const std::uint64_t sums = bf16_run && train.accumulation > 1 ? 4 : 0;
+  return {weight, master, weight + sums};
+}
+
+// Of all parameters and buffers: the optimizer makes no difference.
+BytesPerParameter parameter_bytes(const ModelSpec& spec, const TrainConfig& train) {
+  BytesPerParameter total{0, 0, 0, 0};
+  for (const ParameterSpec& parameter : spec.parameters) {
+    const BytesPerParameter each = bytes_per_parameter(train, parameter.fp32);
+    const auto count = static_cast<std::uint64_t>(parameter.numel());
+    total.weight += count * each.weight;
+    total.master += count * each.master;
+    total.gradient += count * each.gradient;
+    total.moments += count * each.moments;
   }
-  // Sums over several micro-batches are kept in fp32, beside the gradient of the micro-batch in bf16.
-  const std::uint64_t gradient = train.accumulation > 1 ? 2 + 4 : 2;
-  return {2, train.precision == "bf16_master" ? 4u : 0u, gradient};
+  return total;
 }
 
 // Of the process apart from the tensors. Measured: 150 to 250 MiB in fp32; up to 790 MiB in bf16, for which the matrix library
@@ -95,8 +110,8 @@ std::uint64_t MemoryPlan::total() const {
 }
 
 MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config) {
-  const BytesPerParameter each = bytes_per_parameter(config.train);
-  const auto parameters = static_cast<std::uint64_t>(spec.num_parameters());
+  const BytesPerParameter each = bytes_per_parameter(config.train, /*fp32=*/false);
+  const BytesPerParameter all = parameter_bytes(spec, config.train);
   const auto tokens = static_cast<std::uint64_t>(config.train.micro_batch_size) *
                       static_cast<std::uint64_t>(config.data.sequence_length);
   std::uint64_t saved = 0;
@@ -106,10 +121,10 @@ MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config) 
   const auto per_parameter = [](std::uint64_t bytes) { return concat(bytes, " bytes a parameter"); };
   MemoryPlan plan;
   plan.items = {
-      {"weights", parameters * each.weight, per_parameter(each.weight)},
-      {"master weights", parameters * each.master, per_parameter(each.master)},
-      {"gradients", parameters * each.gradient, per_parameter(each.gradient)},
-      {"optimizer states", parameters * each.moments, per_parameter(each.moments)},
+      {"weights", all.weight, per_parameter(each.weight)},
+      {"master weights", all.master, per_parameter(each.master)},
+      {"gradients", all.gradient, per_parameter(each.gradient)},
+      {"optimizer states", all.moments, per_parameter(each.moments)},
       {"activations", saved, concat(tokens, " tokens through ", spec.layers.size(), " layers")},
       {"engine", engine_bytes(config.train), "torch, its libraries and their scratch space"},
       {"passing buffers", passing_bytes(spec, tokens, each.weight), "one layer's rows or the head's logits"},
