@@ -75,9 +75,11 @@ def choice_margin(gate, logits):
 
 def top_k_margin(model, batch):
     """The smallest margin of a choice of experts, over layers and real tokens."""
+    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "experts")]
+    if not gates:
+        return float("inf")
     with torch.no_grad():
         output = model(**batch.inputs, use_cache=False, output_router_logits=True)
-    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "experts")]
     real = batch.real.reshape(-1)
     return min(
         choice_margin(gate, logits.reshape(-1, logits.shape[-1])[real])

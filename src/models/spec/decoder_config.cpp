@@ -59,12 +59,14 @@ std::int64_t read_layer_count(const ConfigReader& config, std::int64_t fallback)
   return config.integer({"num_hidden_layers"}, fallback, 1, 1000);
 }
 
-std::vector<bool> read_sparse_layers(const ConfigReader& config, std::int64_t layers) {
+std::vector<bool> read_sparse_layers(const ConfigReader& config, const RouterSpec& router,
+                                     std::int64_t layers) {
   const std::int64_t step = config.integer({"decoder_sparse_step"}, 1, 1, 1000);
   const std::vector<std::int64_t> dense = config.integers("mlp_only_layers");
   std::vector<bool> sparse;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    sparse.push_back((layer + 1) % step == 0 && std::find(dense.begin(), dense.end(), layer) == dense.end());
+    sparse.push_back(router.num_experts > 0 && (layer + 1) % step == 0 &&
+                     std::find(dense.begin(), dense.end(), layer) == dense.end());
   }
   return sparse;
 }
@@ -99,9 +101,9 @@ AttentionSpec read_attention(const ConfigReader& config, const ModelSpec& spec,
 RouterSpec read_router(const ConfigReader& config, std::initializer_list<std::string_view> experts_names,
                        const RouterDefaults& defaults) {
   RouterSpec router;
-  router.num_experts = config.integer(experts_names, defaults.experts, 1, 512);
+  router.num_experts = config.integer(experts_names, defaults.experts, defaults.may_be_none ? 0 : 1, 512);
   router.top_k = config.integer({"num_experts_per_tok"}, defaults.top_k, 1, 32);
-  if (router.top_k > router.num_experts) {
+  if (router.num_experts > 0 && router.top_k > router.num_experts) {
     config.refuse("num_experts_per_tok",
                   concat("it cannot exceed ", *experts_names.begin(), " = ", router.num_experts));
   }

@@ -26,8 +26,9 @@ ModelSpec read_decoder(const ConfigReader& config, const DecoderDefaults& defaul
 // num_hidden_layers
 std::int64_t read_layer_count(const ConfigReader& config, std::int64_t fallback);
 
-// For each of `layers` whether it has experts: it is not in mlp_only_layers and the decoder_sparse_step-th of its row.
-std::vector<bool> read_sparse_layers(const ConfigReader& config, std::int64_t layers);
+// For each of `layers` whether it has experts: there are any, it is not in mlp_only_layers and the decoder_sparse_step-th of its row.
+std::vector<bool> read_sparse_layers(const ConfigReader& config, const RouterSpec& router,
+                                     std::int64_t layers);
 
 // The width of an MLP or an expert.
 std::int64_t read_width(const ConfigReader& config, std::string_view name, std::int64_t fallback);
@@ -43,6 +44,7 @@ AttentionSpec read_attention(const ConfigReader& config, const ModelSpec& spec, 
 struct RouterDefaults {
   std::int64_t experts;
   std::int64_t top_k;
+  bool may_be_none = false;  // 0 experts make a model of dense layers
 };
 
 // A softmax router; `experts_names` are the names of the number of experts, the family's own first.

@@ -46,14 +46,15 @@ ModelSpec qwen2_moe_spec(const ConfigReader& config) {
   attention.qkv_bias = config.boolean("qkv_bias", true);
   spec.rope = read_rope(config, attention.head_dim, spec.max_positions);
 
-  RouterSpec router = read_router(config, {"num_experts", "num_local_experts"}, {.experts = 60, .top_k = 4});
+  RouterSpec router = read_router(config, {"num_experts", "num_local_experts"},
+                                  {.experts = 60, .top_k = 4, .may_be_none = true});
   router.normalize = config.boolean("norm_topk_prob", false);
   const SharedExpertSpec shared{"shared_expert", read_width(config, "shared_expert_intermediate_size", 5632),
                                 /*gated=*/true};
   const FeedForwardSpec experts{router, read_width(config, "moe_intermediate_size", 1408), shared};
   const FeedForwardSpec dense{std::nullopt, read_width(config, "intermediate_size", 5632)};
   const std::int64_t layers = read_layer_count(config, 24);
-  const std::vector<bool> sparse = read_sparse_layers(config, layers);
+  const std::vector<bool> sparse = read_sparse_layers(config, router, layers);
   const std::vector<bool> windowed = read_windowed_layers(config, layers);
   for (std::int64_t layer = 0; layer < layers; ++layer) {
     LayerSpec each{attention, sparse[layer] ? experts : dense};

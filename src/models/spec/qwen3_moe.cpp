@@ -15,11 +15,12 @@ ModelSpec qwen3_moe_spec(const ConfigReader& config) {
   }
   spec.rope = read_rope(config, attention.head_dim, spec.max_positions);
 
-  RouterSpec router = read_router(config, {"num_experts", "num_local_experts"}, {.experts = 128, .top_k = 8});
+  RouterSpec router = read_router(config, {"num_experts", "num_local_experts"},
+                                  {.experts = 128, .top_k = 8, .may_be_none = true});
   router.normalize = config.boolean("norm_topk_prob", false);
   const FeedForwardSpec experts{router, read_width(config, "moe_intermediate_size", 768)};
   const FeedForwardSpec dense{std::nullopt, read_width(config, "intermediate_size", 6144)};
-  for (const bool sparse : read_sparse_layers(config, read_layer_count(config, 24))) {
+  for (const bool sparse : read_sparse_layers(config, router, read_layer_count(config, 24))) {
     spec.layers.push_back({attention, sparse ? experts : dense});
   }
   return spec;
