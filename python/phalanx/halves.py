@@ -28,7 +28,7 @@ def why_not_attention(layer: torch.nn.Module, parts: Sequence[Part]) -> str | No
         return "attention dropout"
     if not getattr(self_attn, "is_causal", True):
         return "self_attn is not causal"
-    q_norm, k_norm = getattr(self_attn, "q_norm", None), getattr(self_attn, "k_norm", None)
+    q_norm, k_norm = map(self_attn._modules.get, ("q_norm", "k_norm"))
     if q_norm is not None and q_norm.variance_epsilon != k_norm.variance_epsilon:
         return "self_attn.q_norm and k_norm differ in their epsilon"
     return None

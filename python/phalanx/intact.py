@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.nn.modules import module as torch_module
 
 from phalanx import compat
 
-_PLAIN_TENSORS = (
-    torch.nn.Parameter,
-    torch.Tensor,
-)  # a plain Tensor stands where FSDP keeps the parameter elsewhere
-_HOOKS_OF_USERS = ("_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+# A plain Tensor stands where FSDP keeps the parameter elsewhere, None for a bias that is not there.
+_PLAIN_TENSORS = frozenset({torch.nn.Parameter, torch.Tensor, type(None)})
 
 
 @dataclass(frozen=True)
@@ -37,43 +36,73 @@ def part(path: str, cls: type, optional: bool = False) -> Part:
 
 def why_changed(layer: torch.nn.Module, parts: Sequence[Part]) -> str | None:
     """What is not as Transformers made it, in words; None when all parts are intact."""
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+    if torch_module._has_any_global_hook():
         return "a hook on all modules"
-    for expected in parts:
-        module = _find(layer, expected.path)
-        if module is None:
-            if expected.optional:
-                continue
-            return f"{'.'.join(expected.path)} is gone"
-        reason = _why_module_changed(module, expected)
-        if reason is not None:
-            return f"{'.'.join(expected.path)} {reason}"
+    known = _intact.setdefault(layer, {})
+    found = known.get(id(parts))  # the tuple of a family, which stays
+    if found is not None and all(map(_is_unchanged, found)):
+        return None
+    found = [_find(layer, expected) for expected in parts]
+    for module in found:
+        if reason := _why_part_changed(module):
+            return f"{'.'.join(module.part.path)} {reason}"
+    known[id(parts)] = found
     return None
 
 
-def _find(module: torch.nn.Module | None, path: tuple[str, ...]) -> torch.nn.Module | None:
-    for name in path:
-        if module is not None:
-            module = module._modules.get(name)
-    return module
+class _Found:
+    """Where a part was found, so that the next look is short."""
+
+    __slots__ = ("cls", "fields", "forward", "module", "name", "part", "siblings")
+
+    def __init__(self, siblings: dict[str, Any], name: str, module: Any, part: Part) -> None:
+        self.siblings, self.name, self.module, self.part = siblings, name, module, part
+        self.cls, self.forward = part.cls, part.forward
+        self.fields = None if module is None else module.__dict__
 
 
-def _why_module_changed(module: torch.nn.Module, expected: Part) -> str | None:
+# Keyed by the layer, and not kept in it: a copy of a layer has parts of its own.
+_intact: WeakKeyDictionary[torch.nn.Module, dict[int, list[_Found]]] = WeakKeyDictionary()
+
+
+def _find(layer: torch.nn.Module, part: Part) -> _Found:
+    siblings, module = {}, layer
+    for name in part.path:
+        siblings = {} if module is None else module._modules
+        module = siblings.get(name)
+    return _Found(siblings, part.path[-1], module, part)
+
+
+def _is_unchanged(found: _Found) -> bool:
+    """Says quickly what _why_part_changed says in words, of a part that was intact once."""
+    module, fields, cls = found.module, found.fields, found.cls
+    if found.siblings.get(found.name) is not module:
+        return False
+    if fields is None:  # an optional part that is not there
+        return True
+    if type(module) is not cls or cls.forward is not found.forward or "forward" in fields:
+        return False
+    if fields["_forward_pre_hooks"] or fields["_backward_hooks"] or fields["_backward_pre_hooks"]:
+        return False
+    if fields["_forward_hooks"] and not all(map(compat.is_capturing_hook, fields["_forward_hooks"].values())):
+        return False
+    return _PLAIN_TENSORS.issuperset(map(type, fields["_parameters"].values()))
+
+
+def _why_part_changed(found: _Found) -> str | None:
+    module, expected = found.module, found.part
+    if module is None:
+        return None if expected.optional else "is gone"
     cls = type(module)
     if cls is not expected.cls:
         return f"is {cls.__module__.split('.')[0]}'s {cls.__name__}"
     if cls.forward is not expected.forward:
         return f"has another forward for all {cls.__name__}"
-    fields = module.__dict__
-    if "forward" in fields:
+    if "forward" in found.fields:
         return "has a forward of its own"
-    for name in _HOOKS_OF_USERS:
-        if fields[name]:
-            return "has a hook"
-    for hook in fields["_forward_hooks"].values():
-        if not compat.is_capturing_hook(hook):
-            return "has a hook"
-    for parameter in fields["_parameters"].values():
-        if parameter is not None and type(parameter) not in _PLAIN_TENSORS:
-            return f"holds a {type(parameter).__name__}"
+    if not _is_unchanged(found):
+        odd = [
+            type(p).__name__ for p in found.fields["_parameters"].values() if type(p) not in _PLAIN_TENSORS
+        ]
+        return f"holds a {odd[0]}" if odd else "has a hook"
     return None
