@@ -1,10 +1,10 @@
-"""The import line against plain Transformers, in turns in one run: a training step, the checks before it, loading, the import.
+"""The import line against plain Transformers, in turns in one run: a step, its checks, loading, the import itself.
 
-- step: forward with labels, backward, clipping and torch's AdamW(fused=True) in fp32, on the same weights and tokens. The
-  peer is Transformers with sdpa attention and the faster of its `grouped_mm` and `eager` experts.
+- step: forward with labels, backward, clipping and torch's AdamW(fused=True) in fp32, on the same weights and tokens.
+  The peer is Transformers with sdpa attention and the faster of its `grouped_mm` and `eager` experts.
 - checks: what each layer looks at before it decides that its halves run in the engine; the quickest of many.
 - loading: `from_pretrained` of a random checkpoint with one tensor per expert, each in a process of its own, files in the
-  page cache. The extra memory is the peak of anonymous memory beyond the model.
+  page cache. The peak is that of the process's resident memory, less what was resident before.
 - import: the line itself, each in a process of its own.
 """
 
@@ -94,21 +94,20 @@ def bench_checks():
 
 
 LOAD = """
-import importlib, json, sys, time
-sys.path.insert(0, {benchmarks!r})
-from load_save import AnonymousMemory
-import torch
+import importlib, json, time, torch
+def resident(field):
+    return int(open("/proc/self/status").read().split(field + ":")[1].split()[0]) * 1024
 auto = importlib.import_module({source!r}).AutoModelForCausalLM
 import transformers.models.qwen3_moe.modeling_qwen3_moe
 if {source!r} == "phalanx":
     from phalanx import engine, families
     engine.load()
-with AnonymousMemory() as memory:
-    begin = time.perf_counter()
-    model = auto.from_pretrained({folder!r})
-    seconds = time.perf_counter() - begin
+before = resident("VmRSS")
+begin = time.perf_counter()
+model = auto.from_pretrained({folder!r})
+seconds = time.perf_counter() - begin
 size = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
-print(json.dumps([seconds, memory.growth - size, size]))
+print(json.dumps([seconds, resident("VmHWM") - before, size]))
 """
 
 
@@ -125,18 +124,13 @@ def bench_loading(gib, turns):
         write_checkpoint(pathlib.Path(folder), gib, 1 << 29)
         for turn in range(turns + 1):
             for source in SOURCES:
-                places = {
-                    "benchmarks": str(pathlib.Path(__file__).parent),
-                    "folder": folder,
-                    "source": source,
-                }
-                found = in_process(source, LOAD.format(**places))
+                found = in_process(source, LOAD.format(folder=folder, source=source))
                 if turn > 0:  # the first brings the files into the page cache
                     seen[source].append(found)
     rows = {}
     for source, runs in seen.items():
-        seconds, extra, size = (statistics.median(values) for values in zip(*runs, strict=True))
-        rows[source] = {"seconds": seconds, "extra_bytes": extra, "model_bytes": size}
+        seconds, peak, size = (statistics.median(values) for values in zip(*runs, strict=True))
+        rows[source] = {"seconds": seconds, "peak_bytes": peak, "model_bytes": size}
     return {**rows, "ratio": rows["transformers"]["seconds"] / rows["phalanx"]["seconds"]}
 
 
@@ -164,7 +158,7 @@ def print_tables(record):
     print(f"checks: {record['checks_microseconds']:.1f} us a layer")
     for source in SOURCES:
         row = record["loading"][source]
-        sizes = f"{row['model_bytes'] / 2**20:.0f} MiB, {row['extra_bytes'] / 2**20:.0f} MiB more at the peak"
+        sizes = f"{row['model_bytes'] / 2**20:.0f} MiB, peak {row['peak_bytes'] / 2**20:.0f} MiB"
         print(f"loading with {source}: {row['seconds']:.2f} s, {sizes}")
     imports = record["import_seconds"]
     print(f"import: phalanx {imports['phalanx']:.2f} s, transformers {imports['transformers']:.2f} s")
