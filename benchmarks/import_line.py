@@ -1,10 +1,10 @@
-"""The import line against plain Transformers, in turns in one run: a step, its checks, loading, the import itself.
+"""The import line against plain Transformers, in turns in one run: step, checks, loading, import.
 
 - step: forward with labels, backward, clipping and torch's AdamW(fused=True) in fp32, on the same weights and tokens.
   The peer is Transformers with sdpa attention and the faster of its `grouped_mm` and `eager` experts.
 - checks: what each layer looks at before it decides that its halves run in the engine; the quickest of many.
-- loading: `from_pretrained` of a random checkpoint with one tensor per expert, each in a process of its own, files in the
-  page cache. The peak is that of the process's resident memory, less what was resident before.
+- loading: `from_pretrained` of a random checkpoint with one tensor per expert, each in a process of its own, files
+  in the page cache. The peak is that of the process's resident memory, less what was resident before.
 - import: the line itself, each in a process of its own.
 """
 
