@@ -242,11 +242,12 @@ def test_checkpointing_holds_less_memory(reentrant):
     assert bytes_held_for_backward(True, reentrant) < bytes_held_for_backward(False) / 2
 
 
-def test_names_of_files_load_into_parameters(tmp_path):
-    ours, theirs = twins()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_names_of_files_load_into_parameters(tmp_path, family):
+    ours, theirs = twins(family=family)
     theirs.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
-    other = twins(seed=5)[0]
+    other = twins(seed=5, family=family)[0]
     other.load_state_dict(state)
     assert all(map(torch.equal, other.parameters(), ours.parameters()))
     with torch.device("meta"):

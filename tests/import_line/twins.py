@@ -57,8 +57,11 @@ def twins(seed=0, dtype=torch.float32, attn="sdpa", experts="eager", **changes):
 
 def twin_of(theirs):
     """The same model through the import line."""
-    options = dict(attn_implementation=theirs.config._attn_implementation, experts_implementation="eager")
-    ours = AutoModelForCausalLM.from_config(copy.deepcopy(theirs.config), **options)
+    config = theirs.config
+    options = dict(
+        attn_implementation=config._attn_implementation, experts_implementation=config._experts_implementation
+    )
+    ours = AutoModelForCausalLM.from_config(copy.deepcopy(config), **options)
     ours.load_state_dict(theirs.state_dict())
     return ours.train(theirs.training)
 
