@@ -12,6 +12,7 @@
 #include "ops/load_balancing_loss.h"
 #include "ops/mlp_half.h"
 #include "ops/moe_half.h"
+#include "ops/qk_norm_rope.h"
 #include "ops/rms_norm.h"
 #include "ops/router.h"
 
@@ -153,6 +154,26 @@ std::tuple<at::Tensor, at::Tensor> moe_half_operator(
   return {x + y.view_as(x), logits};
 }
 
+at::Tensor gated_mlp_operator(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up,
+                              const at::Tensor& down) {
+  const Autocast cast(x);
+  const at::Tensor n = cast(x);
+  return gated_mlp(rows_of(n), {{cast(gate), {}}, {cast(up), {}}, {cast(down), {}}, {}}).view_as(x);
+}
+
+// q [B, h, S, d] and k [B, g, S, d], as a rule views of projections [B, S, heads * d]; cos, sin [B * S, D / 2].
+std::tuple<at::Tensor, at::Tensor> rope_operator(const at::Tensor& q, const at::Tensor& k,
+                                                 const at::Tensor& cos, const at::Tensor& sin) {
+  PHALANX_CHECK(q.dim() == 4 && k.dim() == 4, Error, "rope: q ", q.sym_sizes(), " and k ", k.sym_sizes(),
+                "; expected [batch, heads, tokens, head size]");
+  const auto by_token = [](const at::Tensor& x) { return x.transpose(1, 2).flatten(0, 1); };
+  const auto [q_out, k_out] = qk_norm_rope({by_token(q), by_token(k), {}, {}, cos, sin});
+  const auto as_given = [](const at::Tensor& out, const at::Tensor& x) {
+    return out.view_symint({x.sym_size(0), x.sym_size(2), x.sym_size(1), x.sym_size(3)}).transpose(1, 2);
+  };
+  return {as_given(q_out, q), as_given(k_out, k)};
+}
+
 at::Tensor experts_operator(const at::Tensor& x, const at::Tensor& indices, const at::Tensor& weights,
                             const at::Tensor& gate_up, const at::Tensor& down,
                             const std::string& implementation) {
@@ -200,6 +221,8 @@ TORCH_LIBRARY_FRAGMENT(phalanx, m) {
       "experts(Tensor x, Tensor indices, Tensor weights, Tensor gate_up, Tensor down, "
       "str experts_implementation) -> Tensor",
       experts_operator);
+  m.def("gated_mlp(Tensor x, Tensor gate, Tensor up, Tensor down) -> Tensor", gated_mlp_operator);
+  m.def("rope(Tensor q, Tensor k, Tensor cos, Tensor sin) -> (Tensor q, Tensor k)", rope_operator);
   m.def("rms_norm(Tensor x, Tensor weight, float eps) -> Tensor", rms_norm);
   m.def(
       "linear_cross_entropy(Tensor hidden, Tensor weight, Tensor labels, Tensor? token_weights=None, "
