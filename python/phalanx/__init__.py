@@ -13,6 +13,7 @@ _HOMES = {
     "DistributedSetup": "phalanx.distributed",
     "create_distributed_setup": "phalanx.distributed",
     "explain": "phalanx.explanation",
+    "patch": "phalanx.patching",
 }
 
 __all__ = sorted(_HOMES)

@@ -1,7 +1,7 @@
 """AutoModelForCausalLM: Transformers' class of this name, which makes models whose training runs in the engine.
 
 Families with a C++ implementation come back as a same-named subclass of Transformers' class; all others as
-Transformers makes them.
+Transformers makes them, with the pieces that the engine can compute put into the instance (patching.py).
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class AutoModelForCausalLM(transformers.AutoModelForCausalLM):
 
 def _made_as_asked(make: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """What `make` gives, with what is asked for beyond Transformers' arguments."""
+    from phalanx.patching import patch  # late, as above
+
     backend = BackendConfig.of(kwargs.pop("backend", None))
     kwargs.update(backend.attention_arguments(kwargs))
     setup = kwargs.pop("distributed_setup", None)
@@ -73,6 +75,7 @@ def _made_as_asked(make: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     made = make(*args, **kwargs)
     model = made[0] if isinstance(made, tuple) else made  # with output_loading_info
     backend.apply(model)
+    patch(model)
     if setup is not None:
         setup.apply(model)
     elif mesh is not None:

@@ -39,10 +39,15 @@ class Row:
 
 
 class Explanation:
-    """The rows of a model. Printing it shows them; `fused` and `fallen_back` sum up the calls."""
+    """The rows of a model. Printing it shows them; `fused` and `fallen_back` sum up the calls.
 
-    def __init__(self, rows: list[Row]) -> None:
+    `kept` counts the modules of a model without a C++ family that look like the engine's work and are not, by the kind
+    of work, the module's class and the reason.
+    """
+
+    def __init__(self, rows: list[Row], kept: Counter[tuple[str, str, str]] | None = None) -> None:
         self.rows = rows
+        self.kept = kept or Counter()
 
     @property
     def fused(self) -> int:
@@ -61,10 +66,14 @@ class Explanation:
             row.calls.fallbacks.clear()
 
     def __str__(self) -> str:
+        left = [
+            f"{work} of {count} {cls} is left to Transformers: {reason}"
+            for (work, cls, reason), count in self.kept.items()
+        ]
         if not self.rows:
-            return "nothing of this model runs in the engine"
+            return "\n".join(["nothing of this model runs in the engine", *left])
         width = max(len(row.name) for row in self.rows)
-        lines = [f"{row.name:<{width}}  {_in_words(row)}" for row in self.rows]
+        lines = [f"{row.name:<{width}}  {_in_words(row)}" for row in self.rows] + left
         return "\n".join([*lines, f"calls: {self.fused} fused, {self.fallen_back} on Transformers' path"])
 
     __repr__ = __str__
@@ -73,10 +82,12 @@ class Explanation:
 def explain(model: torch.nn.Module) -> Explanation:
     """Per half of a layer, norm and head of `model`: what ran where in its forward passes so far, and why."""
     rows = []
+    kept: Counter[tuple[str, str, str]] = Counter()
     for name, module in model.named_modules():
+        kept.update(module.__dict__.get("phalanx_kept", {}))
         for what, calls in getattr(module, "phalanx_calls", {}).items():
             rows.append(Row(f"{name} {what}".strip(), calls, module.why_not_fused(what)))
-    return Explanation(rows)
+    return Explanation(rows, kept)
 
 
 def _in_words(row: Row) -> str:

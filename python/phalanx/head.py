@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -28,6 +30,29 @@ def lazy_logits() -> Iterator[None]:
         _lazy.reset(token)
 
 
+def within_lazy_logits(model: torch.nn.Module) -> None:
+    """Lets the head put its product off whenever `model` is called in training with labels."""
+    model.register_forward_pre_hook(_begin, with_kwargs=True)
+    model.register_forward_hook(_end, always_call=True)
+
+
+def _begin(model: torch.nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+    if not torch.compiler.is_compiling() and model.training and torch.is_grad_enabled():
+        position = _position_of_labels(type(model).forward)
+        labels = args[position] if position < len(args) else kwargs.get("labels")
+        _lazy.set(labels is not None)
+
+
+def _end(model: torch.nn.Module, args: tuple, output: Any) -> None:
+    if not torch.compiler.is_compiling():
+        _lazy.set(False)
+
+
+@functools.cache
+def _position_of_labels(forward: Callable) -> int:
+    return list(inspect.signature(forward).parameters).index("labels") - 1  # without self
+
+
 class Linear(torch.nn.Linear):
     """The head of a causal language model. Bears the name of the class it stands for."""
 
@@ -44,7 +69,7 @@ class Linear(torch.nn.Linear):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor | LazyLogits:
         if torch.compiler.is_compiling() or not _lazy.get():
             return super().forward(hidden)
-        reason = self.why_not_fused("") or _why_not_this(hidden, self.weight)
+        reason = self.why_not_fused("") or why_not_lazy(hidden, self.weight)
         if reason is not None:
             self.phalanx_calls["head and loss"].fall_back("the head with the loss", reason)
             return super().forward(hidden)
@@ -101,7 +126,8 @@ def _mean_loss(logits: LazyLogits, targets: torch.Tensor, items: torch.Tensor | 
     return torch.where(share.isfinite(), loss, torch.nan)  # a mean over nothing is no number
 
 
-def _why_not_this(hidden: torch.Tensor, weight: torch.Tensor) -> str | None:
+def why_not_lazy(hidden: torch.Tensor, weight: torch.Tensor) -> str | None:
+    """What keeps head and loss off the engine for this input; None when nothing does."""
     autocast = torch.is_autocast_enabled(hidden.device.type)
     if hidden.dtype != weight.dtype and not autocast:
         return f"the head's input is {hidden.dtype} and its weight {weight.dtype}"

@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_module
 from phalanx import compat
 
 # A plain Tensor stands where FSDP keeps the parameter elsewhere, None for a bias that is not there.
-_PLAIN_TENSORS = frozenset({torch.nn.Parameter, torch.Tensor, type(None)})
+PLAIN_TENSORS = frozenset({torch.nn.Parameter, torch.Tensor, type(None)})
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _is_unchanged(found: _Found) -> bool:
         return False
     if fields["_forward_hooks"] and not all(map(compat.is_capturing_hook, fields["_forward_hooks"].values())):
         return False
-    return _PLAIN_TENSORS.issuperset(map(type, fields["_parameters"].values()))
+    return PLAIN_TENSORS.issuperset(map(type, fields["_parameters"].values()))
 
 
 def _why_part_changed(found: _Found) -> str | None:
@@ -101,8 +101,6 @@ def _why_part_changed(found: _Found) -> str | None:
     if "forward" in found.fields:
         return "has a forward of its own"
     if not _is_unchanged(found):
-        odd = [
-            type(p).__name__ for p in found.fields["_parameters"].values() if type(p) not in _PLAIN_TENSORS
-        ]
+        odd = [type(p).__name__ for p in found.fields["_parameters"].values() if type(p) not in PLAIN_TENSORS]
         return f"holds a {odd[0]}" if odd else "has a hook"
     return None
