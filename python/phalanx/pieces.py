@@ -238,7 +238,7 @@ def rotating(original: Callable) -> Callable:
             calls.fall_back("rope", reason)
             return original(q, k, cos, sin, *args, **kwargs)
         calls.fused += 1
-        return rotate_in_engine(q, k, cos, sin, halves="half" not in kinds)
+        return rotate_in_engine(q, k, cos, sin, _kind(q, cos, kinds))
 
     return rotate
 
@@ -248,19 +248,31 @@ def _why_not_rotate(q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, kinds: 
         return "q, k or cos of another shape"
     if not q.dtype == k.dtype == cos.dtype:
         return f"q is {q.dtype}, k {k.dtype} and cos {cos.dtype}"
-    kind = "whole" if cos.shape[-1] == q.shape[-1] else "half" if "half" in kinds else "part"
-    if kind not in kinds:
+    if _kind(q, cos, kinds) is None:
         return "a table of another width"
     return engine.why_not(q)
 
 
+def _kind(q: torch.Tensor, cos: torch.Tensor, kinds: frozenset[str]) -> str | None:
+    """Which of the `kinds` is meant by a table of this width."""
+    fitting = ("whole", "interleaved") if cos.shape[-1] == q.shape[-1] else ("part", "half")
+    return next((kind for kind in fitting if kind in kinds), None)
+
+
+def _pairs_apart(x: torch.Tensor) -> torch.Tensor:
+    """[..., a0 b0 a1 b1 ...] -> [..., a0 a1 ... b0 b1 ...]"""
+    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
 def rotate_in_engine(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, halves: bool
+    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, kind: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """q [B, h, S, d], k [B, g, S, d]; cos, sin [B or 1, S, D], with `halves` two halves that are alike, else D/2."""
+    """q [B, h, S, d], k [B, g, S, d]; cos, sin [B or 1, S, D] of a kind of `table_kinds`."""
+    if kind == "interleaved":
+        q, k = _pairs_apart(q), _pairs_apart(k)
     tables = []
     for table in (cos, sin):
-        half = table[..., : table.shape[-1] // 2] if halves else table
+        half = table if kind == "half" else table[..., : table.shape[-1] // 2]
         wide = half if half.dtype == torch.float64 else half.float()
         tables.append(wide.expand(q.shape[0], -1, -1).reshape(-1, half.shape[-1]).contiguous())
     return _operators.rope(q, k, *tables)
@@ -270,12 +282,13 @@ def rotate_in_engine(
 def table_kinds(original: Callable) -> frozenset[str]:
     """For which tables of cosines the engine gives what `original` gives, tried out on random numbers.
 
-    "whole": as wide as a head, its halves alike; "part": narrower, the rest of a head stays; "half": one of the halves.
+    "whole": as wide as a head, its halves alike; "interleaved": likewise, but neighbours in a head turn together;
+    "part": narrower than a head, the rest of which stays; "half": one of the halves.
     """
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(2, heads, 3, 8, generator=generator) for heads in (4, 2))
     found = set()
-    for kind, width in (("whole", 8), ("part", 4), ("half", 4)):
+    for kind, width in (("whole", 8), ("interleaved", 8), ("part", 4), ("half", 4)):
         columns = width if kind == "half" else width // 2
         angle = torch.randn(2, 3, columns, generator=generator)
         table = angle if kind == "half" else torch.cat([angle, angle], -1)
@@ -283,7 +296,7 @@ def table_kinds(original: Callable) -> frozenset[str]:
             expected = original(q, k, table.cos(), table.sin())
         except (RuntimeError, TypeError):
             continue  # it takes no such table
-        ours = rotate_in_engine(q, k, table.cos(), table.sin(), halves=kind != "half")
+        ours = rotate_in_engine(q, k, table.cos(), table.sin(), kind)
         if all(
             a.shape == b.shape and torch.allclose(a, b, atol=1e-6)
             for a, b in zip(ours, expected, strict=True)

@@ -55,8 +55,13 @@ CASES = {
     ),
     "deepseek_v3": (
         transformers.DeepseekV3Config(**{**BASE, **DEEPSEEK}),
-        dict(norm=9, mlp=2, experts=1),
-        {"DeepseekV3Attention": "apply_rotary_pos_emb_interleave"},
+        dict(norm=9, mlp=2, experts=1, rope=2),
+        {},
+    ),
+    "deepseek_v3, halves of a head turn": (
+        transformers.DeepseekV3Config(**{**BASE, **DEEPSEEK}, rope_interleave=False),
+        dict(norm=9, mlp=2, experts=1, rope=2),
+        {},
     ),
     "gpt_oss": (
         transformers.GptOssConfig(**BASE, **GPT_OSS, **GPT_OSS_ROPE),
@@ -273,6 +278,22 @@ def test_another_mathematics_stays_as_it_is():
         explain(ours)
     )
     assert_same_step(ours, theirs, input_ids=IDS, labels=IDS)
+
+
+def apply_rotary_pos_emb(q, k, cos, sin):
+    return 2 * q * cos, k * sin
+
+
+class OddAttention(torch.nn.Module):
+    def forward(self, q, k, cos, sin):
+        return apply_rotary_pos_emb(q, k, cos, sin)
+
+
+def test_another_rotation_stays_as_it_is():
+    attention = phalanx.patch(OddAttention())
+    assert type(attention) is OddAttention
+    reason = "the mathematics of apply_rotary_pos_emb is another"
+    assert explain(attention).kept == {("rope", "OddAttention", reason): 1}
 
 
 def test_a_model_without_memory_is_left_alone():
