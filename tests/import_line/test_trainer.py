@@ -6,8 +6,8 @@ import gc
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import Trainer, TrainingArguments
-from twins import LAYERS, assert_fused, relative_error, tokens, twins
+from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
+from twins import LAYERS, TINY, assert_fused, relative_error, tokens, twin_of, twins
 
 from families import FAMILIES
 from phalanx import explain
@@ -123,6 +123,28 @@ def test_a_run_of_every_other_family(tmp_path, family):
     for (name, found), expected in zip(ours.model.named_parameters(), theirs.model.parameters(), strict=True):
         assert relative_error(found, expected) <= 2e-5, name
     assert_fused(ours.model, passes=3)
+
+
+def test_a_run_of_a_family_that_the_engine_has_not(tmp_path):
+    config = LlamaConfig(
+        vocab_size=TINY["vocab_size"],
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+    )
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(config)
+    trainers = [make_trainer(model, tmp_path / "run") for model in (twin_of(theirs), theirs)]
+    for trainer in trainers:
+        trainer.train()
+    ours, theirs = trainers
+    assert_close(history(ours, "grad_norm"), history(theirs, "grad_norm"), 2e-5)
+    for (name, found), expected in zip(ours.model.named_parameters(), theirs.model.parameters(), strict=True):
+        assert relative_error(found, expected) <= 2e-5, name
+    rows = explain(ours.model).rows
+    assert len(rows) == 5 + 2 + 2 + 1  # norms, MLPs, rotary embeddings, the head
+    assert all(row.calls.fused == 3 and not row.calls.fallbacks for row in rows), explain(ours.model)
 
 
 def test_the_auxiliary_loss(tmp_path):

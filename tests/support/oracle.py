@@ -66,7 +66,8 @@ def choice_margin(gate, logits):
     """How far the choice of `gate` is from another one."""
     if not hasattr(gate, "e_score_correction_bias"):
         return gap(logits.softmax(-1), gate.top_k)
-    groups = (logits.sigmoid() + gate.e_score_correction_bias).unflatten(-1, (gate.num_group, -1))
+    number = gate.num_group if hasattr(gate, "num_group") else gate.n_group  # until Transformers 5.12
+    groups = (logits.sigmoid() + gate.e_score_correction_bias).unflatten(-1, (number, -1))
     best_two = groups.topk(2, -1).values.sum(-1)
     kept = torch.zeros_like(best_two).scatter(-1, best_two.topk(gate.topk_group, -1).indices, 1).bool()
     scores = groups.masked_fill(~kept[..., None], -float("inf")).flatten(-2)
@@ -78,13 +79,19 @@ def top_k_margin(model, batch):
     gates = [layer.mlp.gate for layer in model.model.layers if hasattr(layer.mlp, "experts")]
     if not gates:
         return float("inf")
-    with torch.no_grad():
-        output = model(**batch.inputs, use_cache=False, output_router_logits=True)
     real = batch.real.reshape(-1)
-    return min(
-        choice_margin(gate, logits.reshape(-1, logits.shape[-1])[real])
-        for gate, logits in zip(gates, output.router_logits, strict=True)
-    )
+    margins = []
+
+    def record(gate, _, output):
+        logits = output[0] if isinstance(output, tuple) else output
+        margins.append(choice_margin(gate, logits.reshape(-1, logits.shape[-1])[real]))
+
+    hooks = [gate.register_forward_hook(record) for gate in gates]
+    with torch.no_grad():
+        model(**batch.inputs, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return min(margins)
 
 
 def model_with_margin(config, batch_of_seed, prepare=None):
