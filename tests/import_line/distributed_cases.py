@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from twins import LAYERS, relative_error, tokens, twins
+from twins import LAYERS, llamas, relative_error, tokens, twins
 
 from phalanx import AutoModelForCausalLM, create_distributed_setup, explain
 
@@ -157,6 +157,30 @@ def fsdp(micro_batches=1, head=False, checkpointing=None, **options):
     assert_same(gradients(ours), expected_gradients(theirs, batches(micro_batches)))
     assert_fused(ours, micro_batches, 0 if checkpointing is None else micro_batches)
     return ours, theirs
+
+
+def assert_pieces_fused(model):
+    explanation = explain(model)
+    assert explanation.reasons() == {}, str(explanation)
+    assert [row.calls.fused for row in explanation.rows] == [1] * 10, str(explanation)
+
+
+@case
+def ddp_of_a_family_that_the_engine_has_not():
+    ours, theirs = llamas()
+    wrapped = DistributedDataParallel(ours)
+    step(wrapped, batches(1))
+    assert_same(gradients(wrapped), expected_gradients(theirs, batches(1)))
+    assert_pieces_fused(ours)
+
+
+@case
+def fsdp2_of_a_family_that_the_engine_has_not():
+    for head in (False, True):
+        ours, theirs = llamas()
+        step(shard(ours, head), batches(1))
+        assert_same(gradients(ours), expected_gradients(theirs, batches(1)))
+        assert_pieces_fused(ours)
 
 
 @case

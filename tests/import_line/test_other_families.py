@@ -9,23 +9,13 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM as TheirAutoModel
-from twins import LAYERS, assert_same_gradients, assert_same_step, relative_error, tokens, twin_of
+from twins import DENSE, assert_same_gradients, assert_same_step, relative_error, tokens, twin_of
 
 import phalanx
 from families import FAMILIES
 from oracle import unsettle
 from phalanx import AutoModelForCausalLM, explain
 
-BASE = dict(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=LAYERS,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=128,
-    initializer_range=0.2,
-)
 DEEPSEEK = dict(
     num_key_value_heads=4,
     moe_intermediate_size=16,
@@ -44,37 +34,37 @@ GPT_OSS = dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_w
 GPT_OSS_ROPE = dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0))
 # A configuration -> how much of each kind of work is put in, and what is left as it is, by class.
 CASES = {
-    "llama": (transformers.LlamaConfig(**BASE), dict(norm=5, mlp=2, rope=2), {}),
-    "qwen2": (transformers.Qwen2Config(**BASE), dict(norm=5, mlp=2, rope=2), {}),
-    "qwen3": (transformers.Qwen3Config(**BASE, head_dim=8), dict(norm=9, mlp=2, rope=2), {}),
-    "mistral": (transformers.MistralConfig(**BASE), dict(norm=5, mlp=2, rope=2), {}),
+    "llama": (transformers.LlamaConfig(**DENSE), dict(norm=5, mlp=2, rope=2), {}),
+    "qwen2": (transformers.Qwen2Config(**DENSE), dict(norm=5, mlp=2, rope=2), {}),
+    "qwen3": (transformers.Qwen3Config(**DENSE, head_dim=8), dict(norm=9, mlp=2, rope=2), {}),
+    "mistral": (transformers.MistralConfig(**DENSE), dict(norm=5, mlp=2, rope=2), {}),
     "gemma3": (
-        transformers.Gemma3TextConfig(**BASE, head_dim=8, sliding_window=8),
+        transformers.Gemma3TextConfig(**DENSE, head_dim=8, sliding_window=8),
         dict(norm=13, rope=2),
         {"Gemma3MLP": "act_fn"},
     ),
     "deepseek_v3": (
-        transformers.DeepseekV3Config(**{**BASE, **DEEPSEEK}),
+        transformers.DeepseekV3Config(**{**DENSE, **DEEPSEEK}),
         dict(norm=9, mlp=2, experts=1, rope=2),
         {},
     ),
     "deepseek_v3, halves of a head turn": (
-        transformers.DeepseekV3Config(**{**BASE, **DEEPSEEK}, rope_interleave=False),
+        transformers.DeepseekV3Config(**{**DENSE, **DEEPSEEK}, rope_interleave=False),
         dict(norm=9, mlp=2, experts=1, rope=2),
         {},
     ),
     "gpt_oss": (
-        transformers.GptOssConfig(**BASE, **GPT_OSS, **GPT_OSS_ROPE),
+        transformers.GptOssConfig(**DENSE, **GPT_OSS, **GPT_OSS_ROPE),
         dict(norm=5, rope=2),
         {"GptOssExperts": "other parameters"},
     ),
     "llama with another activation": (
-        transformers.LlamaConfig(**BASE, hidden_act="gelu"),
+        transformers.LlamaConfig(**DENSE, hidden_act="gelu"),
         dict(norm=5, rope=2),
         {"LlamaMLP": "act_fn"},
     ),
     "llama with biases": (
-        transformers.LlamaConfig(**BASE, mlp_bias=True),
+        transformers.LlamaConfig(**DENSE, mlp_bias=True),
         dict(norm=5, rope=2),
         {"LlamaMLP": "bias"},
     ),
@@ -128,7 +118,7 @@ def test_patching_a_model_of_a_bound_family(family):
 
 
 def llamas(**changes):
-    theirs = plain(transformers.LlamaConfig(**BASE), **changes)
+    theirs = plain(transformers.LlamaConfig(**DENSE), **changes)
     return phalanx.patch(copy.deepcopy(theirs)), theirs
 
 
@@ -151,7 +141,7 @@ def test_patching_again_changes_nothing():
 
 
 def test_patching_draws_no_random_numbers():
-    theirs = plain(transformers.LlamaConfig(**BASE))
+    theirs = plain(transformers.LlamaConfig(**DENSE))
     state = torch.random.get_rng_state()
     phalanx.patch(theirs)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -270,8 +260,8 @@ class LookalikeRMSNorm(DoubledNorm):
 
 
 def test_another_mathematics_stays_as_it_is():
-    theirs = plain(transformers.LlamaConfig(**BASE))
-    theirs.model.norm = LookalikeRMSNorm(BASE["hidden_size"])
+    theirs = plain(transformers.LlamaConfig(**DENSE))
+    theirs.model.norm = LookalikeRMSNorm(DENSE["hidden_size"])
     ours = phalanx.patch(copy.deepcopy(theirs))
     assert explain(ours).kept == {("norm", "LookalikeRMSNorm", "its mathematics is another"): 1}
     assert "norm of 1 LookalikeRMSNorm is left to Transformers: its mathematics is another" in str(
@@ -298,6 +288,6 @@ def test_another_rotation_stays_as_it_is():
 
 def test_a_model_without_memory_is_left_alone():
     with torch.device("meta"):
-        ours = phalanx.patch(TheirAutoModel.from_config(transformers.LlamaConfig(**BASE)))
+        ours = phalanx.patch(TheirAutoModel.from_config(transformers.LlamaConfig(**DENSE)))
     assert put_in(ours) == {"rope": 2}
     assert {reason for _, _, reason in explain(ours).kept} == {"it has no memory yet"}

@@ -98,7 +98,7 @@ def metrics(trainer):
     "family, case",
     [
         *(("qwen3_moe", case) for case in CASES),
-        *((f, "packing") for f in sorted(FAMILIES) if f != "qwen3_moe"),
+        *((f, case) for f in sorted(FAMILIES) if f != "qwen3_moe" for case in ("default", "packing")),
     ],
 )
 def test_metrics_and_weights_of_a_run(tokenizer, tmp_path, family, case):

@@ -6,8 +6,8 @@ import gc
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
-from twins import LAYERS, TINY, assert_fused, relative_error, tokens, twin_of, twins
+from transformers import Trainer, TrainingArguments
+from twins import LAYERS, assert_fused, llamas, relative_error, tokens, twins
 
 from families import FAMILIES
 from phalanx import explain
@@ -126,16 +126,7 @@ def test_a_run_of_every_other_family(tmp_path, family):
 
 
 def test_a_run_of_a_family_that_the_engine_has_not(tmp_path):
-    config = LlamaConfig(
-        vocab_size=TINY["vocab_size"],
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-    )
-    torch.manual_seed(0)
-    theirs = AutoModelForCausalLM.from_config(config)
-    trainers = [make_trainer(model, tmp_path / "run") for model in (twin_of(theirs), theirs)]
+    trainers = [make_trainer(model, tmp_path / "run") for model in llamas()]
     for trainer in trainers:
         trainer.train()
     ours, theirs = trainers

@@ -32,6 +32,17 @@ TINY = dict(
     eos_token_id=2,
 )
 LAYERS = TINY["num_hidden_layers"]
+# Fields that families without experts have.
+DENSE = dict(
+    vocab_size=TINY["vocab_size"],
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=LAYERS,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    initializer_range=0.2,
+)
 TOLERANCE = 1e-5
 IDS_SHAPE = (2, 12)
 
@@ -53,6 +64,14 @@ def twins(seed=0, dtype=torch.float32, attn="sdpa", experts="eager", **changes):
     theirs = transformers.AutoModelForCausalLM.from_config(tiny_config(**changes), **options)
     unsettle(theirs)
     return twin_of(theirs).to(dtype).train(), theirs.to(dtype).train()
+
+
+def llamas():
+    """The same of a family that the engine has not."""
+    torch.manual_seed(0)
+    theirs = transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**DENSE)).train()
+    unsettle(theirs)
+    return twin_of(theirs), theirs
 
 
 def twin_of(theirs):
