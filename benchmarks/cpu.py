@@ -64,7 +64,8 @@ class Ours:
         beta1, beta2 = ADAMW["betas"]
         with torch.no_grad():
             torch.ops.phalanx._adamw_(
-                self.parameters, gradients, *self.states, self.master, [ADAMW["weight_decay"]] * len(gradients),
+                self.parameters, gradients, *self.states, [], [], self.master,
+                [ADAMW["weight_decay"]] * len(gradients), range(len(gradients)),
                 ADAMW["lr"], beta1, beta2, ADAMW["eps"], self.steps, scale, False, 0,
             )  # fmt: skip
         for parameter in self.parameters:

@@ -120,19 +120,34 @@ def optimizer_rows():
     def tensors(dtype):
         return [normal(size, dtype=dtype) for size in LAYER]
 
-    def state():
-        return [torch.rand(size, device="cuda") for size in LAYER]
+    def zeros(dtype, sizes=LAYER):
+        return [torch.zeros(size, dtype=dtype, device="cuda") for size in sizes]
 
-    def adamw(dtype, master, stochastic):
+    def scales(states):
+        return zeros(states, [-(-size // 128) for size in LAYER]) if states == torch.uint8 else []
+
+    def adamw(dtype, master, stochastic, states=FP32):
         def inputs():
-            held = [tensors(dtype), tensors(dtype), state(), state(), tensors(FP32) if master else []]
-            return *held, [0.1] * len(LAYER), *settings, stochastic, 1
+            held = [
+                tensors(dtype),
+                tensors(dtype),
+                zeros(states),
+                zeros(states),
+                scales(states),
+                scales(states),
+            ]
+            copies = tensors(FP32) if master else []
+            return *held, copies, [0.1] * len(LAYER), range(len(LAYER)), *settings, stochastic, 1
 
         return inputs
 
     yield Row("adamw fp32", 28 * count, adamw(FP32, False, False), operators._adamw_)
     yield Row("adamw bf16, master copy", 28 * count, adamw(BF16, True, False), operators._adamw_)
     yield Row("adamw bf16, stochastic", 22 * count, adamw(BF16, False, True), operators._adamw_)
+    yield Row("adamw bf16, bf16 states", 14 * count, adamw(BF16, False, True, BF16), operators._adamw_)
+    yield Row(
+        "adamw bf16, 8-bit states", 10 * count, adamw(BF16, False, True, torch.uint8), operators._adamw_
+    )
     yield Row("global_norm bf16", 2 * count, lambda: (tensors(BF16),), operators._global_norm)
 
 

@@ -34,7 +34,8 @@ int finetune(const Arguments& arguments) {
   resolved.model = model.folder;
   resolved.data = prepare_data(config.data, model.folder);
   check_run_data(resolved, model.spec);
-  log_info("memory plan\n", memory_table(plan_training_memory(model.spec, config), available));
+  log_info("memory plan\n",
+           memory_table(plan_training_memory(model.spec, config, available.on_gpu), available));
   if (arguments.has("--dry-run")) {
     std::cout << run_config_to_json(resolved).dump(2) << "\n";
     log_info("dry run: everything is in order; without --dry-run the training starts");

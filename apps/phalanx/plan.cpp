@@ -14,8 +14,8 @@ int plan(const Arguments& arguments) {
   const RunConfig config = run_config_of(arguments);
   require_field(config, "model");
   const ModelSpec spec = read_model_spec(find_model(config.model));
-  const MemoryPlan plan = plan_training_memory(spec, config);
   const AvailableMemory available = available_memory(config.train.device);
+  const MemoryPlan plan = plan_training_memory(spec, config, available.on_gpu);
   const int code = plan.total() > available.bytes ? kPhalanxBadInput : kPhalanxOk;
   if (arguments.has("--json")) {
     std::cout << memory_json(plan, available).dump(2) << "\n";
@@ -27,7 +27,7 @@ int plan(const Arguments& arguments) {
             << memory_table(plan, available);
   if (code != kPhalanxOk) {
     std::cout << "It does not fit.\n";
-    for (const std::string& way : ways_to_fit(spec, config, available.bytes)) {
+    for (const std::string& way : ways_to_fit(spec, config, available)) {
       std::cout << "  It fits with " << way << "\n";
     }
   }
@@ -40,8 +40,9 @@ Command plan_command() {
   Command command;
   command.name = "plan";
   command.summary = "show what a run will hold in memory, and what would make it fit";
-  command.options = run_options({"model", "data.sequence_length", "train.micro_batch_size",
-                                 "train.accumulation", "train.precision", "train.device"});
+  command.options =
+      run_options({"model", "data.sequence_length", "train.micro_batch_size", "train.accumulation",
+                   "train.precision", "train.device", "train.recompute", "optimizer.states"});
   command.options.push_back({"--json", "", "print JSON", Takes::kNothing, false});
   command.examples =
       "  phalanx plan --model Qwen3-30B-A3B --precision bf16_master --sequence-length 4096\n"

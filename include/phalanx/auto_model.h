@@ -24,8 +24,9 @@ struct LoadOptions {
   std::optional<at::ScalarType> dtype;          // of the parameters; default: the checkpoint's
   std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm | phalanx
   std::optional<double> router_aux_loss_coef;   // default: what config.json asks for
-  at::Device device = at::kCPU;                 // where the parameters live and the model computes
-  bool read_weights = true;  // false: uninitialised, `model` need hold no more than a config.json
+  std::string recompute = "none";  // none | selective | full: activations that backward makes again
+  at::Device device = at::kCPU;    // where the parameters live and the model computes
+  bool read_weights = true;        // false: uninitialised, `model` need hold no more than a config.json
 };
 
 struct CausalLMInput {
@@ -46,6 +47,8 @@ struct CausalLMOutput {
   at::Tensor logits;    // [T, V] without labels; differentiable
 };
 
+class AdamW;
+
 class AutoModelForCausalLM {
  public:
   // `model` is a folder, or a hub id that is in the local Hugging Face cache. Throws ConfigError, IoError.
@@ -64,6 +67,7 @@ class AutoModelForCausalLM {
   void save_pretrained(const std::string& folder, std::uint64_t max_shard_bytes = 5'000'000'000) const;
 
  private:
+  friend class AdamW;
   struct Impl;
   explicit AutoModelForCausalLM(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -20,7 +20,8 @@ namespace phalanx {
 TORCH_LIBRARY_FRAGMENT(phalanx, m) {
   m.def(
       "_adamw_(Tensor(a!)[] parameters, Tensor[] gradients, Tensor(b!)[] exp_avg, Tensor(c!)[] exp_avg_sq, "
-      "Tensor(d!)[] master, float[] weight_decay, float learning_rate, float beta1, float beta2, float eps, "
+      "Tensor(d!)[] exp_avg_scale, Tensor(e!)[] exp_avg_sq_scale, Tensor(f!)[] master, float[] weight_decay, "
+      "int[] positions, float learning_rate, float beta1, float beta2, float eps, "
       "int step, float gradient_scale, bool stochastic_rounding, int seed) -> ()");
   m.def("_combine_rows(Tensor values, Tensor rows, Tensor? weights, Tensor? residual) -> Tensor");
   m.def(

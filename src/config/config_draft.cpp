@@ -145,6 +145,21 @@ void ConfigDraft::check_together(const RunConfig& config, std::vector<std::strin
                               ", more than the ", *config.train.max_steps,
                               " steps of train.max_steps; lower it"));
   }
+  if (config.optimizer.update != "after_backward" && config.train.accumulation > 1) {
+    problems.push_back(
+        concat(place_of("optimizer.update"), "found ", config.optimizer.update, " with train.accumulation ",
+               config.train.accumulation,
+               ": gradients that are dropped within backward cannot be summed over micro-batches; "
+               "set train.accumulation to 1 or optimizer.update to after_backward"));
+  }
+  if (config.optimizer.update == "in_backward" && config.optimizer.clip_norm > 0) {
+    problems.push_back(
+        concat(place_of("optimizer.update"), "found in_backward with optimizer.clip_norm ",
+               config.optimizer.clip_norm,
+               ": the first layers are updated before the norm of all gradients is known; set "
+               "optimizer.clip_norm to 0, or optimizer.update to in_backward_twice, which runs "
+               "forward and backward once more for the norm"));
+  }
   if (!config.data.validation.empty() && config.data.validation_fraction > 0) {
     problems.push_back(place_of("data.validation_fraction") + "data.validation is set too; keep one of them");
   }

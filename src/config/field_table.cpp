@@ -73,6 +73,14 @@ const std::vector<Field>& run_config_fields() {
        kFree, "decoupled; not on norm weights and biases"},
       {"optimizer.clip_norm", at<&C::optimizer, &Optimizer::clip_norm>, within(0, 1e6), "--clip-norm", kFree,
        "largest norm of the global gradient; 0: no clipping"},
+      {"optimizer.states", at<&C::optimizer, &Optimizer::states>, one_of({"fp32", "bf16", "8bit"}),
+       "--optimizer-states", kFixed,
+       "how AdamW keeps its two moments: 8, 4 or 2.02 bytes a parameter together"},
+      {"optimizer.update", at<&C::optimizer, &Optimizer::update>,
+       one_of({"after_backward", "in_backward", "in_backward_twice"}), "", kFree,
+       "in_backward: each layer is updated and its gradient dropped as backward reaches it, without "
+       "clipping; "
+       "in_backward_twice: the same after a first backward pass for the norm"},
 
       {"schedule.kind", at<&C::schedule, &Schedule::kind>, one_of({"cosine", "linear", "constant"}),
        "--schedule", kFree, "course of the learning rate after the warm-up"},
@@ -96,6 +104,11 @@ const std::vector<Field>& run_config_fields() {
       {"train.precision", at<&C::train, &Train::precision>,
        one_of({"fp32", "bf16_master", "bf16_stochastic"}), "--precision", kFixed,
        "weights: fp32; bf16 with fp32 master weights; bf16 with stochastic rounding"},
+      {"train.recompute", at<&C::train, &Train::recompute>, one_of({"none", "selective", "full"}),
+       "--recompute", kFree,
+       "activations that backward computes again instead of keeping them: none; all but attention and "
+       "routing; "
+       "all but routing"},
       {"train.experts_implementation", at<&C::train, &Train::experts_implementation>,
        one_of({"auto", "eager", "batched_mm", "grouped_mm", "phalanx"}), "", kFixed,
        "how the experts are computed; the same result each way"},
@@ -163,6 +176,7 @@ std::string field_known_elsewhere_as(std::string_view name) {
       {"per_device_train_batch_size", "train.micro_batch_size"},
       {"resume_from_checkpoint", "checkpoint.resume"},
       {"sample_packing", "data.packing"},
+      {"gradient_checkpointing", "train.recompute"},
       {"save_steps", "checkpoint.every_steps"},
       {"save_total_limit", "checkpoint.keep_last"},
       {"sequence_len", "data.sequence_length"},

@@ -27,8 +27,10 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  // not on norm weights and biases
-  double clip_norm = 1.0;     // of the global gradient; 0 turns clipping off
+  double weight_decay = 0.1;              // not on norm weights and biases
+  double clip_norm = 1.0;                 // of the global gradient; 0 turns clipping off
+  std::string states = "fp32";            // fp32 | bf16 | 8bit: how the two moments are kept
+  std::string update = "after_backward";  // after_backward | in_backward | in_backward_twice
 };
 
 struct ScheduleConfig {
@@ -45,6 +47,7 @@ struct TrainConfig {
   std::int64_t accumulation = 1;          // micro-batches of one optimizer step
   std::uint64_t seed = 0;
   std::string precision = "fp32";               // fp32 | bf16_master | bf16_stochastic
+  std::string recompute = "none";               // none | selective | full: activations made again in backward
   std::string experts_implementation = "auto";  // auto | eager | batched_mm | grouped_mm | phalanx
   std::string device = "auto";                  // auto (a GPU if there is one) | cpu | cuda
   bool deterministic = false;  // the same bits in every run on a GPU too; the CPU is always so

@@ -1,17 +1,11 @@
 #include "phalanx/auto_model.h"
 
 #include "core/error.h"
-#include "models/causal_lm.h"
+#include "models/auto_model_impl.h"
 
 #include <ATen/TensorOperators.h>
 
 namespace phalanx {
-
-struct AutoModelForCausalLM::Impl {
-  CausalLM model;
-  ExpertsImplementation experts;
-  double aux_loss_coef;
-};
 
 AutoModelForCausalLM::AutoModelForCausalLM(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 AutoModelForCausalLM::~AutoModelForCausalLM() = default;
@@ -23,8 +17,9 @@ AutoModelForCausalLM AutoModelForCausalLM::from_pretrained(const std::string& mo
   CausalLM loaded = options.read_weights ? CausalLM::from_pretrained(model, options.dtype, options.device)
                                          : CausalLM::without_weights(model, options.dtype, options.device);
   const double coefficient = options.router_aux_loss_coef.value_or(loaded.spec().router_aux_loss_coef);
-  return AutoModelForCausalLM(std::make_unique<Impl>(Impl{
-      std::move(loaded), experts_implementation_from_name(options.experts_implementation), coefficient}));
+  return AutoModelForCausalLM(std::make_unique<Impl>(
+      Impl{std::move(loaded), experts_implementation_from_name(options.experts_implementation), coefficient,
+           recompute_from_name(options.recompute)}));
 }
 
 CausalLMOutput AutoModelForCausalLM::forward(const CausalLMInput& input) const {
@@ -38,13 +33,13 @@ CausalLMOutput AutoModelForCausalLM::forward(const CausalLMInput& input) const {
   }
   CausalLMOutput output;
   if (!input.labels.defined()) {
-    DecoderOptions options{impl_->experts, false, input.routing};
-    const at::Tensor hidden = decoder_forward(spec, parameters, input.tokens, layout, options).hidden;
+    const at::Tensor hidden =
+        decoder_forward(spec, parameters, input.tokens, layout, impl_->decoder_options(input.routing)).hidden;
     output.logits = hidden.matmul(head_weight(spec, parameters).t());
     return output;
   }
   LossOptions options;
-  options.decoder = {impl_->experts, false, input.routing};
+  options.decoder = impl_->decoder_options(input.routing);
   options.aux_loss_coef = impl_->aux_loss_coef;
   options.loss_divisor = std::max(1.0, input.labels.ne(-100).sum().item<double>());
   LossOutput loss = decoder_loss(spec, parameters, input.tokens, input.labels, layout, options);

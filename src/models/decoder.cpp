@@ -103,9 +103,11 @@ DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& paramet
   for (std::size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const LayerWeights weights(parameters, i);
-    x = attention_half(x, weights.attention(layer.attention), layer.attention, spec.norm_eps, rope, layout);
+    HalfCall attention = attention_half_call(x, weights.attention(layer.attention), layer.attention,
+                                             spec.norm_eps, rope, layout);
     if (!layer.feed_forward.router.has_value()) {
-      x = mlp_half(x, weights.mlp(), spec.norm_eps);
+      HalfCall mlp = mlp_half_call(x, weights.mlp(), spec.norm_eps);
+      x = run_layer(std::move(attention), std::move(mlp), options.recompute)[0];
       continue;
     }
     MoeOptions moe_options;
@@ -114,8 +116,9 @@ DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& paramet
     if (!options.replay_indices.empty()) {
       moe_options.replay_indices = options.replay_indices.at(output.expert_counts.size());
     }
-    MoeResult result =
-        moe_half(x, weights.moe(layer.feed_forward), *layer.feed_forward.router, spec.norm_eps, moe_options);
+    HalfCall moe = moe_half_call(x, weights.moe(layer.feed_forward), *layer.feed_forward.router,
+                                 spec.norm_eps, moe_options);
+    const MoeResult result = moe_result(run_layer(std::move(attention), std::move(moe), options.recompute));
     x = result.out;
     output.expert_counts.push_back(result.expert_counts);
     if (options.want_router_logits) {

@@ -4,6 +4,7 @@
 // Legend: T tokens of all documents laid end to end, H hidden size, E experts, K experts per token.
 #pragma once
 #include "models/parameter_set.h"
+#include "ops/recompute.h"
 #include "ops/sequence_layout.h"
 
 #include <optional>
@@ -13,6 +14,7 @@ namespace phalanx {
 
 struct DecoderOptions {
   ExpertsImplementation experts = ExpertsImplementation::kAuto;
+  Recompute recompute = Recompute::kNone;
   bool want_router_logits = false;         // for the auxiliary loss
   std::vector<at::Tensor> replay_indices;  // [T, K] per layer: forces the routing; empty: the router decides
 };

@@ -110,8 +110,10 @@ Dtype to_dtype(at::ScalarType type) {
       return Dtype::kBF16;
     case at::kHalf:
       return Dtype::kF16;
+    case at::kByte:
+      return Dtype::kU8;
     default:
-      fail("parameters cannot be held as ", c10::toString(type));
+      fail("tensors cannot be stored as ", c10::toString(type));
   }
 }
 

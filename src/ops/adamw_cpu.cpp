@@ -1,7 +1,7 @@
 // Compiled without contraction of a * b + c: the places where torch.optim.AdamW rounds once (lerp, addcmul) call
 // std::fma, all others round twice as it does.
-#include "core/philox.h"
 #include "ops/adamw.h"
+#include "ops/cpu/moments.h"
 #include "ops/cpu/vectorize.h"
 
 #include <ATen/Dispatch.h>
@@ -17,7 +17,8 @@ namespace {
 
 using cpu::compute_t;
 
-constexpr std::int64_t kChunk = 8192;  // elements of one task; a multiple of the 8 numbers of a random block
+constexpr std::int64_t kChunk =
+    8192;  // elements of one task; a multiple of a block of moments and of the 8 numbers of a random block
 
 struct Chunk {
   std::size_t tensor;
@@ -72,20 +73,6 @@ PHALANX_VECTORIZE void step_row(C* value, const G* gradient, C* exp_avg, C* exp_
   }
 }
 
-// `value` points at the first element of the chunk; the other tensors are whole.
-template <class C>
-void step_chunk(C* value, const at::Tensor& gradient, const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq,
-                const Factors<C>& factors, const Chunk& chunk) {
-  C* mean = exp_avg.mutable_data_ptr<C>() + chunk.begin;
-  C* square = exp_avg_sq.mutable_data_ptr<C>() + chunk.begin;
-  const std::int64_t count = chunk.end - chunk.begin;
-  if (gradient.scalar_type() == at::kBFloat16) {
-    step_row(value, gradient.const_data_ptr<at::BFloat16>() + chunk.begin, mean, square, factors, count);
-  } else {
-    step_row(value, gradient.const_data_ptr<C>() + chunk.begin, mean, square, factors, count);
-  }
-}
-
 PHALANX_VECTORIZE void widen(const at::BFloat16* from, float* to, std::int64_t count) {
 #pragma omp simd
   for (std::int64_t i = 0; i < count; ++i) {
@@ -100,24 +87,69 @@ PHALANX_VECTORIZE void round_to_nearest(const float* from, at::BFloat16* to, std
   }
 }
 
-// Rounds up with the probability of the cut-off fraction, so that the expectation is the value itself.
-at::BFloat16 round_stochastically(float value, std::uint32_t random16) {
-  if (!std::isfinite(value)) {
-    return static_cast<at::BFloat16>(value);
+// The moments of a chunk.
+struct StoredMoments {
+  at::Tensor exp_avg, exp_avg_sq;              // of the whole parameter
+  at::Tensor exp_avg_scale, exp_avg_sq_scale;  // with 8-bit moments
+  cpu::RandomRun random;
+  Chunk chunk;
+
+  void read(float* mean, float* square) const {
+    if (exp_avg.scalar_type() == at::kBFloat16) {
+      widen(at_chunk<at::BFloat16>(exp_avg), mean, count());
+      widen(at_chunk<at::BFloat16>(exp_avg_sq), square, count());
+    } else {
+      cpu::read_codes<FirstMomentCode>(at_chunk<std::uint8_t>(exp_avg), scales(exp_avg_scale), mean, count());
+      cpu::read_codes<SecondMomentCode>(at_chunk<std::uint8_t>(exp_avg_sq), scales(exp_avg_sq_scale), square,
+                                        count());
+    }
   }
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(value) + random16;
-  return at::BFloat16(static_cast<std::uint16_t>(bits >> 16), at::BFloat16::from_bits());
+
+  void write(const float* mean, const float* square) const {
+    if (exp_avg.scalar_type() == at::kBFloat16) {
+      cpu::round_stochastically(mean, at_chunk<at::BFloat16>(exp_avg), count(), random);
+      cpu::round_stochastically(square, at_chunk<at::BFloat16>(exp_avg_sq), count(), random);
+    } else {
+      cpu::write_codes<FirstMomentCode>(mean, at_chunk<std::uint8_t>(exp_avg), scales(exp_avg_scale), count(),
+                                        random);
+      cpu::write_codes<SecondMomentCode>(square, at_chunk<std::uint8_t>(exp_avg_sq), scales(exp_avg_sq_scale),
+                                         count(), random);
+    }
+  }
+
+  template <class T>
+  T* at_chunk(const at::Tensor& tensor) const {
+    return tensor.mutable_data_ptr<T>() + chunk.begin;
+  }
+  std::uint8_t* scales(const at::Tensor& tensor) const {
+    return tensor.mutable_data_ptr<std::uint8_t>() + chunk.begin / kMomentBlock;
+  }
+  std::int64_t count() const { return chunk.end - chunk.begin; }
+};
+
+template <class C>
+void step_values(C* value, const at::Tensor& gradient, C* mean, C* square, const Factors<C>& factors,
+                 const Chunk& chunk) {
+  const std::int64_t count = chunk.end - chunk.begin;
+  if (gradient.scalar_type() == at::kBFloat16) {
+    step_row(value, gradient.const_data_ptr<at::BFloat16>() + chunk.begin, mean, square, factors, count);
+  } else {
+    step_row(value, gradient.const_data_ptr<C>() + chunk.begin, mean, square, factors, count);
+  }
 }
 
-// `begin` is the position of the first element in its parameter, a multiple of 8.
-void round_stochastically(const float* from, at::BFloat16* to, std::int64_t begin, std::int64_t count,
-                          std::uint64_t seed, std::uint64_t stream) {
-  for (std::int64_t i = 0; i < count; i += 8) {
-    const PhiloxBlock random = philox_block(seed, stream, static_cast<std::uint64_t>((begin + i) / 8));
-    for (std::int64_t j = i; j < std::min(count, i + 8); ++j) {
-      const std::uint32_t pair = random[(j - i) / 2];
-      to[j] = round_stochastically(from[j], (j - i) % 2 == 0 ? pair & 0xffffu : pair >> 16);
-    }
+// `value` points at the first element of the chunk.
+template <class C>
+void step_chunk(C* value, const at::Tensor& gradient, const StoredMoments& moments,
+                const Factors<C>& factors) {
+  if (moments.exp_avg.scalar_type() == c10::CppTypeToScalarType<C>::value) {
+    step_values(value, gradient, moments.at_chunk<C>(moments.exp_avg),
+                moments.at_chunk<C>(moments.exp_avg_sq), factors, moments.chunk);
+  } else if constexpr (std::is_same_v<C, float>) {
+    std::array<float, kChunk> mean, square;
+    moments.read(mean.data(), square.data());
+    step_values(value, gradient, mean.data(), square.data(), factors, moments.chunk);
+    moments.write(mean.data(), square.data());
   }
 }
 
@@ -149,7 +181,8 @@ PHALANX_VECTORIZE double sum_of_squares(const T* values, std::int64_t count) {
 }  // namespace
 
 void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorList exp_avg,
-                at::TensorList exp_avg_sq, at::TensorList master, at::ArrayRef<double> weight_decay,
+                at::TensorList exp_avg_sq, at::TensorList exp_avg_scale, at::TensorList exp_avg_sq_scale,
+                at::TensorList master, at::ArrayRef<double> weight_decay, at::IntArrayRef positions,
                 double learning_rate, double beta1, double beta2, double eps, std::int64_t step,
                 double gradient_scale, bool stochastic_rounding, std::int64_t seed) {
   const std::vector<Chunk> chunks = chunks_of(parameters);
@@ -157,10 +190,19 @@ void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorL
     const Chunk& chunk = chunks[index];
     const std::size_t i = chunk.tensor;
     const at::Tensor& parameter = parameters[i];
+    const std::int64_t count = chunk.end - chunk.begin;
+    const cpu::RandomRun random{static_cast<std::uint64_t>(seed), adamw_random_stream(step, positions[i]),
+                                chunk.begin};
+    StoredMoments moments{exp_avg[i], exp_avg_sq[i], {}, {}, random, chunk};
+    if (!exp_avg_scale.empty()) {
+      moments.exp_avg_scale = exp_avg_scale[i];
+      moments.exp_avg_sq_scale = exp_avg_sq_scale[i];
+    }
+    moments.random.stream |= kMomentStream;
     const auto run = [&]<class C>(C* value) {
       const auto factors =
           make_factors<C>(learning_rate, beta1, beta2, eps, step, gradient_scale, weight_decay[i]);
-      step_chunk(value, gradients[i], exp_avg[i], exp_avg_sq[i], factors, chunk);
+      step_chunk(value, gradients[i], moments, factors);
     };
     if (parameter.scalar_type() == at::kDouble) {
       run(parameter.mutable_data_ptr<double>() + chunk.begin);
@@ -168,7 +210,6 @@ void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorL
       run(parameter.mutable_data_ptr<float>() + chunk.begin);
     } else {
       auto* rounded = parameter.mutable_data_ptr<at::BFloat16>() + chunk.begin;
-      const std::int64_t count = chunk.end - chunk.begin;
       if (!stochastic_rounding) {
         float* value = master[i].mutable_data_ptr<float>() + chunk.begin;
         run(value);
@@ -177,8 +218,7 @@ void adamw_cpu_(at::TensorList parameters, at::TensorList gradients, at::TensorL
         std::array<float, kChunk> value;
         widen(rounded, value.data(), count);
         run(value.data());
-        round_stochastically(value.data(), rounded, chunk.begin, count, static_cast<std::uint64_t>(seed),
-                             adamw_random_stream(step, i));
+        cpu::round_stochastically(value.data(), rounded, count, random);
       }
     }
   });

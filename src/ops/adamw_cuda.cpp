@@ -40,10 +40,22 @@ kernels::AdamWValue value_of(const at::Tensor& parameter, bool stochastic_roundi
   return stochastic_rounding ? kernels::AdamWValue::kBf16Stochastic : kernels::AdamWValue::kBf16Master;
 }
 
+kernels::AdamWMoments moments_of(const at::Tensor& exp_avg) {
+  switch (exp_avg.scalar_type()) {
+    case at::kBFloat16:
+      return kernels::AdamWMoments::kBf16;
+    case at::kByte:
+      return kernels::AdamWMoments::kEightBit;
+    default:
+      return kernels::AdamWMoments::kFp32;
+  }
+}
+
 }  // namespace
 
 void adamw_cuda_(at::TensorList parameters, at::TensorList gradients, at::TensorList exp_avg,
-                 at::TensorList exp_avg_sq, at::TensorList master, at::ArrayRef<double> weight_decay,
+                 at::TensorList exp_avg_sq, at::TensorList exp_avg_scale, at::TensorList exp_avg_sq_scale,
+                 at::TensorList master, at::ArrayRef<double> weight_decay, at::IntArrayRef positions,
                  double learning_rate, double beta1, double beta2, double eps, std::int64_t step,
                  double gradient_scale, bool stochastic_rounding, std::int64_t seed) {
   const cuda::Launch launch(parameters[0]);
@@ -53,10 +65,14 @@ void adamw_cuda_(at::TensorList parameters, at::TensorList gradients, at::Tensor
     kernels::AdamWTensor entry;
     entry.parameter = parameters[i].mutable_data_ptr();
     entry.gradient = gradients[i].const_data_ptr();
-    entry.exp_avg = exp_avg[i].mutable_data_ptr<float>();
-    entry.exp_avg_sq = exp_avg_sq[i].mutable_data_ptr<float>();
+    entry.exp_avg = exp_avg[i].mutable_data_ptr();
+    entry.exp_avg_sq = exp_avg_sq[i].mutable_data_ptr();
+    entry.exp_avg_scale = exp_avg_scale.empty() ? nullptr : exp_avg_scale[i].mutable_data_ptr<std::uint8_t>();
+    entry.exp_avg_sq_scale =
+        exp_avg_sq_scale.empty() ? nullptr : exp_avg_sq_scale[i].mutable_data_ptr<std::uint8_t>();
     entry.master = master.empty() ? nullptr : master[i].mutable_data_ptr<float>();
-    entry.stream = adamw_random_stream(step, i);
+    entry.stream = adamw_random_stream(step, positions[i]);
+    entry.moment_stream = entry.stream | kMomentStream;
     entry.decay = static_cast<float>(1.0 - learning_rate * weight_decay[i]);
     entry.value = value_of(parameters[i], stochastic_rounding);
     entry.gradient_element = cuda::element_of(gradients[i], "adamw");
@@ -76,6 +92,7 @@ void adamw_cuda_(at::TensorList parameters, at::TensorList gradients, at::Tensor
                     static_cast<float>(-(learning_rate / (1.0 - std::pow(beta1, count)))),
                     static_cast<float>(gradient_scale)};
   params.seed = static_cast<std::uint64_t>(seed);
+  params.moments = moments_of(exp_avg[0]);
   kernels::adamw(params, launch.stream());
 }
 

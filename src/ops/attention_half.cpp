@@ -2,7 +2,6 @@
 
 #include "core/error.h"
 #include "ops/attention.h"
-#include "ops/block.h"
 #include "ops/projection_norm.h"
 #include "ops/qk_norm_rope.h"
 #include "ops/residual.h"
@@ -15,7 +14,7 @@ namespace {
 
 enum Input { kX, kNorm, kWq, kWk, kWv, kWo, kBq, kBk, kBv, kBo, kQNorm, kKNorm, kInputs };
 // The inputs are saved first, under their own numbers.
-enum Saved { kRstd = kInputs, kQkv, kOut, kLogsumexp, kSeed, kOffset };
+enum Saved { kRstd = kInputs, kQkv, kOut, kLogsumexp, kSeed, kOffset, kAllSaved };
 
 void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
                      const SequenceLayout& layout) {
@@ -53,7 +52,7 @@ void check_arguments(const at::Tensor& x, const AttentionWeights& weights, const
   }
 }
 
-class AttentionHalf final : public Block {
+class AttentionHalf final : public LayerHalf {
  public:
   AttentionHalf(const AttentionSpec& spec, double norm_eps, const RopeTable& rope,
                 const SequenceLayout& layout)
@@ -61,19 +60,41 @@ class AttentionHalf final : public Block {
   const char* name() const override { return "attention_half"; }
 
   Tensors forward(const Tensors& in, Tensors& saved) override {
-    const auto [n, rstd] = normalized(in);
-    const at::Tensor qkv = project(n, in);
-    const AttentionForward attention =
-        attention_forward(attention_inputs(changed(qkv, in), in), spec_, layout_);
-    const at::Tensor out = without_padding(attention.out.flatten(1));  // [T, h d]
-    at::Tensor result = add_product(in[kX], out, in[kWo].t());
-    if (in[kBo].defined()) {
-      result.add_(in[kBo]);
-    }
     saved = in;
+    saved.resize(kAllSaved);
+    restore(saved);
+    return {output(saved)};
+  }
+
+  void drop(Tensors& saved, Recompute how) const override {
+    saved[kRstd].reset();
+    saved[kQkv].reset();
+    if (how == Recompute::kFull) {
+      for (const Saved part : {kOut, kLogsumexp, kSeed, kOffset}) {
+        saved[part].reset();
+      }
+    }
+  }
+
+  void restore(Tensors& saved) override {
+    at::Tensor n;
+    std::tie(n, saved[kRstd]) = normalized(saved);
+    saved[kQkv] = project(n, saved);
+    if (saved[kOut].defined()) {
+      return;
+    }
+    const AttentionForward attention =
+        attention_forward(attention_inputs(changed(saved[kQkv], saved), saved), spec_, layout_);
     kernel_ = attention.kernel;
-    saved.insert(saved.end(), {rstd, qkv, out, attention.logsumexp, attention.seed, attention.offset});
-    return {result};
+    saved[kOut] = without_padding(attention.out.flatten(1));  // [T, h d]
+    saved[kLogsumexp] = attention.logsumexp;
+    saved[kSeed] = attention.seed;
+    saved[kOffset] = attention.offset;
+  }
+
+  at::Tensor output(const Tensors& saved) const override {
+    at::Tensor result = add_product(saved[kX], saved[kOut], saved[kWo].t());
+    return saved[kBo].defined() ? result.add_(saved[kBo]) : result;
   }
 
   Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>& needs) override {
@@ -269,13 +290,17 @@ bool lie_side_by_side(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   return follows(q, k) && follows(k, v);
 }
 
+HalfCall attention_half_call(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
+                             double norm_eps, const RopeTable& rope, const SequenceLayout& layout) {
+  check_arguments(x, weights, spec, layout);
+  return {std::make_unique<AttentionHalf>(spec, norm_eps, rope, layout),
+          {x, weights.norm, weights.q.weight, weights.k.weight, weights.v.weight, weights.o.weight,
+           weights.q.bias, weights.k.bias, weights.v.bias, weights.o.bias, weights.q_norm, weights.k_norm}};
+}
+
 at::Tensor attention_half(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
                           double norm_eps, const RopeTable& rope, const SequenceLayout& layout) {
-  check_arguments(x, weights, spec, layout);
-  return apply(
-      std::make_unique<AttentionHalf>(spec, norm_eps, rope, layout),
-      {x, weights.norm, weights.q.weight, weights.k.weight, weights.v.weight, weights.o.weight,
-       weights.q.bias, weights.k.bias, weights.v.bias, weights.o.bias, weights.q_norm, weights.k_norm})[0];
+  return run_half(attention_half_call(x, weights, spec, norm_eps, rope, layout))[0];
 }
 
 }  // namespace phalanx

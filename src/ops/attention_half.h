@@ -6,6 +6,7 @@
 //
 // Legend: T tokens, H hidden, h query heads, g key/value heads, d head size.
 #pragma once
+#include "ops/recompute.h"
 #include "ops/rope.h"
 #include "ops/sequence_layout.h"
 #include "ops/specs.h"
@@ -29,6 +30,10 @@ struct AttentionWeights {
 // three products run as one. Throws Error for shapes or dtypes that do not fit.
 at::Tensor attention_half(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
                           double norm_eps, const RopeTable& rope, const SequenceLayout& layout);
+
+// The same, to be run with the other half of its layer.
+HalfCall attention_half_call(const at::Tensor& x, const AttentionWeights& weights, const AttentionSpec& spec,
+                             double norm_eps, const RopeTable& rope, const SequenceLayout& layout);
 
 // True when the weights [*, H] are rows of one dense matrix, in this order.
 bool lie_side_by_side(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);

@@ -59,6 +59,18 @@ class Experts final : public Block {
   ExpertsImplementation implementation_;
 };
 
+// Pre-activations z [R, 2I] and activation [R, I].
+std::tuple<at::Tensor, at::Tensor> through_up(const at::Tensor& x, const ExpertGroups& groups,
+                                              const ExpertWeights& experts,
+                                              ExpertsImplementation implementation) {
+  const at::Tensor gathered = gather_rows(x, groups.rows, std::nullopt);  // [R, H]
+  if (implementation == ExpertsImplementation::kPhalanx) {
+    return grouped_linear_swiglu(gathered, experts.gate_up, groups.ends);
+  }
+  const at::Tensor z = grouped_linear(gathered, experts.gate_up, groups.ends, implementation);
+  return {z, swiglu_forward(z)};
+}
+
 // Gradients on the other side of the down projection and the activation.
 struct DownGrads {
   at::Tensor z;                               // [R, 2I]
@@ -98,17 +110,14 @@ at::Tensor experts(const at::Tensor& x, const at::Tensor& indices, const at::Ten
 ExpertsForward experts_forward(const at::Tensor& x, const at::Tensor& weights, const ExpertGroups& groups,
                                const ExpertWeights& experts, const std::optional<at::Tensor>& residual,
                                ExpertsImplementation implementation) {
-  at::Tensor gathered = gather_rows(x, groups.rows, std::nullopt);  // [R, H]
-  at::Tensor z, activation;                                         // [R, 2I], [R, I]
-  if (implementation == ExpertsImplementation::kPhalanx) {
-    std::tie(z, activation) = grouped_linear_swiglu(gathered, experts.gate_up, groups.ends);
-  } else {
-    z = grouped_linear(gathered, experts.gate_up, groups.ends, implementation);
-    activation = swiglu_forward(z);
-  }
-  gathered.reset();
+  auto [z, activation] = through_up(x, groups, experts, implementation);
   const at::Tensor y = grouped_linear(activation, experts.down, groups.ends, implementation);  // [R, H]
   return {combine_rows(y, groups.rows, weights, residual), z};
+}
+
+at::Tensor experts_pre_activations(const at::Tensor& x, const ExpertGroups& groups,
+                                   const ExpertWeights& experts, ExpertsImplementation implementation) {
+  return std::get<0>(through_up(x, groups, experts, implementation));
 }
 
 ExpertsGrads experts_backward(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& weights,

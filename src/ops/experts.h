@@ -34,6 +34,9 @@ ExpertsForward experts_forward(const at::Tensor& x, const at::Tensor& weights, c
                                const ExpertWeights& experts, const std::optional<at::Tensor>& residual,
                                ExpertsImplementation implementation);
 
+at::Tensor experts_pre_activations(const at::Tensor& x, const ExpertGroups& groups,
+                                   const ExpertWeights& experts, ExpertsImplementation implementation);
+
 struct ExpertsNeeds {
   bool x, weights, gate_up, down;
 };

@@ -83,8 +83,7 @@ at::Tensor gated_mlp(const at::Tensor& n, const GatedMlpWeights& weights) {
                {n, weights.gate.weight, weights.up.weight, weights.down.weight, weights.output_gate})[0];
 }
 
-GatedMlpForward gated_mlp_forward(const at::Tensor& n, const GatedMlpWeights& weights,
-                                  const at::Tensor& residual) {
+GatedMlpForward gated_mlp_pre_activations(const at::Tensor& n, const GatedMlpWeights& weights) {
   GatedMlpForward result;
   result.z = n.new_empty_symint({n.sym_size(0), 2 * weights.gate.weight.sym_size(0)});
   at::Tensor gate = left(result.z), up = right(result.z);
@@ -93,7 +92,18 @@ GatedMlpForward gated_mlp_forward(const at::Tensor& n, const GatedMlpWeights& we
   if (weights.output_gate.defined()) {
     result.scale = n.mm(weights.output_gate.t()).sigmoid_();
   }
-  result.out = residual.addmm(scaled_activation(result), weights.down.weight.t());
+  return result;
+}
+
+at::Tensor gated_mlp_output(const GatedMlpForward& forward, const GatedMlpWeights& weights,
+                            const at::Tensor& residual) {
+  return residual.addmm(scaled_activation(forward), weights.down.weight.t());
+}
+
+GatedMlpForward gated_mlp_forward(const at::Tensor& n, const GatedMlpWeights& weights,
+                                  const at::Tensor& residual) {
+  GatedMlpForward result = gated_mlp_pre_activations(n, weights);
+  result.out = gated_mlp_output(result, weights, residual);
   return result;
 }
 

@@ -28,6 +28,10 @@ struct GatedMlpForward {
   at::Tensor z;      // [T, 2I] pre-activations
   at::Tensor scale;  // s [T, 1], undefined without an output gate
 };
+// Its two steps: z and scale without `out`, then `out`.
+GatedMlpForward gated_mlp_pre_activations(const at::Tensor& n, const GatedMlpWeights& weights);
+at::Tensor gated_mlp_output(const GatedMlpForward& forward, const GatedMlpWeights& weights,
+                            const at::Tensor& residual);
 GatedMlpForward gated_mlp_forward(const at::Tensor& n, const GatedMlpWeights& weights,
                                   const at::Tensor& residual);
 

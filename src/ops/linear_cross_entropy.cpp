@@ -9,6 +9,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 
@@ -28,6 +29,18 @@ at::Tensor to_device_of(const at::Tensor& hidden, const at::Tensor& tensor) {
   return tensor.device() == hidden.device() ? tensor : upload(tensor, hidden.device());
 }
 
+// `labels` without those to ignore. Where they are on a GPU the host has just waited to learn which these are, and nothing is queued
+// that this would wait for.
+void check_labels(const at::Tensor& labels, std::int64_t vocab) {
+  if (labels.numel() == 0) {
+    return;
+  }
+  const auto [least, largest] = at::aminmax(labels);
+  const auto low = least.item<std::int64_t>(), high = largest.item<std::int64_t>();
+  PHALANX_CHECK(low >= 0 && high < vocab, Error, "linear_cross_entropy: label ", low < 0 ? low : high,
+                " is outside the vocabulary of ", vocab, "; a token without a label has ", kIgnoredLabel);
+}
+
 struct Wanted {
   bool grad_hidden = false;
   bool grad_weight = false;
@@ -45,8 +58,10 @@ class ChunkedPass {
     const at::Tensor rows = labels.ne(kIgnoredLabel).nonzero().squeeze(1);  // [R]
     const bool all = rows.numel() == labels.numel();
     rows_ = to_device_of(hidden, rows);
-    hidden_ = all ? hidden : hidden.index_select(0, rows_);  // [R, H]
-    labels_ = to_device_of(hidden, all ? labels : labels.index_select(0, rows));
+    hidden_ = all ? hidden : hidden.index_select(0, rows_);                 // [R, H]
+    const at::Tensor chosen = all ? labels : labels.index_select(0, rows);  // [R]
+    check_labels(chosen, weight.size(0));
+    labels_ = to_device_of(hidden, chosen);
     const at::Tensor weights = token_weights.defined() ? token_weights.to(statistics.dtype())
                                                        : hidden.new_ones(labels.sizes(), statistics);
     weights_ = all ? weights : weights.index_select(0, rows_);

@@ -27,7 +27,7 @@ struct LinearCrossEntropyResult {
 
 // hidden [T, H] and weight [V, H] of one floating dtype, labels [T] int64, token_weights [T] or undefined. Labels may be on the CPU
 // whatever the device: then no host ever waits for a GPU to learn which rows to skip. Saved for backward: the gradients of hidden
-// [T, H] and weight [V, H], each only if it is needed.
+// [T, H] and weight [V, H], each only if it is needed. Throws Error for shapes or dtypes that do not fit, and for a label outside [0, V).
 LinearCrossEntropyResult linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight,
                                               const at::Tensor& labels, const at::Tensor& token_weights,
                                               bool want_entropy = false);

@@ -1,7 +1,6 @@
 #include "ops/mlp_half.h"
 
 #include "core/error.h"
-#include "ops/block.h"
 #include "ops/gated_mlp.h"
 #include "ops/rms_norm.h"
 
@@ -10,7 +9,7 @@ namespace {
 
 enum Input { kX, kNorm, kGate, kUp, kDown, kInputs };
 // The inputs are saved first, under their own numbers.
-enum Saved { kRstd = kInputs, kZ };
+enum Saved { kRstd = kInputs, kZ, kAllSaved };
 
 void check_arguments(const at::Tensor& x, const MlpWeights& weights) {
   check_gated_mlp("mlp_half", x, {weights.gate, weights.up, weights.down, {}});
@@ -20,17 +19,31 @@ void check_arguments(const at::Tensor& x, const MlpWeights& weights) {
                 "; expected ", x.scalar_type(), " [", x.sym_size(1), "]");
 }
 
-class MlpHalf final : public Block {
+class MlpHalf final : public LayerHalf {
  public:
   explicit MlpHalf(double norm_eps) : norm_eps_(norm_eps) {}
   const char* name() const override { return "mlp_half"; }
 
   Tensors forward(const Tensors& in, Tensors& saved) override {
-    const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
-    const GatedMlpForward mlp = gated_mlp_forward(n, mlp_of(in), in[kX]);
     saved = in;
-    saved.insert(saved.end(), {rstd, mlp.z});
-    return {mlp.out};
+    saved.resize(kAllSaved);
+    restore(saved);
+    return {output(saved)};
+  }
+
+  void drop(Tensors& saved, Recompute) const override {
+    saved[kRstd].reset();
+    saved[kZ].reset();
+  }
+
+  void restore(Tensors& saved) override {
+    at::Tensor n;
+    std::tie(n, saved[kRstd]) = rms_norm_forward(saved[kX], saved[kNorm], norm_eps_);
+    saved[kZ] = gated_mlp_pre_activations(n, mlp_of(saved)).z;
+  }
+
+  at::Tensor output(const Tensors& saved) const override {
+    return gated_mlp_output({{}, saved[kZ], {}}, mlp_of(saved), saved[kX]);
   }
 
   Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>& needs) override {
@@ -60,10 +73,14 @@ class MlpHalf final : public Block {
 
 }  // namespace
 
-at::Tensor mlp_half(const at::Tensor& x, const MlpWeights& weights, double norm_eps) {
+HalfCall mlp_half_call(const at::Tensor& x, const MlpWeights& weights, double norm_eps) {
   check_arguments(x, weights);
-  return apply(std::make_unique<MlpHalf>(norm_eps),
-               {x, weights.norm, weights.gate.weight, weights.up.weight, weights.down.weight})[0];
+  return {std::make_unique<MlpHalf>(norm_eps),
+          {x, weights.norm, weights.gate.weight, weights.up.weight, weights.down.weight}};
+}
+
+at::Tensor mlp_half(const at::Tensor& x, const MlpWeights& weights, double norm_eps) {
+  return run_half(mlp_half_call(x, weights, norm_eps))[0];
 }
 
 }  // namespace phalanx

@@ -5,6 +5,7 @@
 //
 // Legend: T tokens, H hidden, I width.
 #pragma once
+#include "ops/recompute.h"
 #include "ops/weights.h"
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,9 @@ struct MlpWeights {
 // Differentiable in x and all weights, which share one dtype. x [T, H]. Throws Error for shapes or dtypes that do not fit and for a
 // bias.
 at::Tensor mlp_half(const at::Tensor& x, const MlpWeights& weights, double norm_eps);
+
+// The same, to be run with the other half of its layer.
+HalfCall mlp_half_call(const at::Tensor& x, const MlpWeights& weights, double norm_eps);
 
 // The same in plain ATen operations, differentiable by torch's own autograd: the oracle of the tests.
 at::Tensor mlp_half_reference(const at::Tensor& x, const MlpWeights& weights, double norm_eps);

@@ -1,7 +1,6 @@
 #include "ops/moe_half.h"
 
 #include "core/error.h"
-#include "ops/block.h"
 #include "ops/expert_choice.h"
 #include "ops/experts.h"
 #include "ops/grouped_linear.h"
@@ -35,7 +34,8 @@ enum Saved {
   kRows,
   kZ,
   kSharedZ,
-  kSharedScale
+  kSharedScale,
+  kAllSaved
 };
 enum Output { kOut, kCounts, kChosen, kRouterLogits };
 
@@ -61,7 +61,7 @@ void check_arguments(const at::Tensor& x, const MoeWeights& weights, const Route
   }
 }
 
-class MoeHalf final : public Block {
+class MoeHalf final : public LayerHalf {
  public:
   MoeHalf(const RouterSpec& spec, double norm_eps, const MoeOptions& options, at::Tensor correction_bias)
       : spec_(spec), norm_eps_(norm_eps), options_(options), correction_bias_(std::move(correction_bias)) {}
@@ -69,7 +69,7 @@ class MoeHalf final : public Block {
 
   Tensors forward(const Tensors& in, Tensors& saved) override {
     const auto [n, rstd] = rms_norm_forward(in[kX], in[kNorm], norm_eps_);
-    const at::Tensor logits = n.to(in[kRouter].scalar_type()).mm(in[kRouter].t());  // [T, E]
+    const at::Tensor logits = logits_of(n, in);
     Routing routing = router_forward(logits, spec_, forced_choice(logits));
     routing.weights = routing.weights.to(n.scalar_type());
     const ExpertGroups groups = group_by_expert(routing.indices, spec_.num_experts);
@@ -86,6 +86,35 @@ class MoeHalf final : public Block {
     }
     return outputs;
   }
+
+  // The indices stay: near-ties must not be decided twice.
+  void drop(Tensors& saved, Recompute) const override {
+    for (std::size_t part = kRstd; part < kAllSaved; ++part) {
+      if (part != kIndices) {
+        saved[part].reset();
+      }
+    }
+  }
+
+  void restore(Tensors& saved) override {
+    at::Tensor n;
+    std::tie(n, saved[kRstd]) = rms_norm_forward(saved[kX], saved[kNorm], norm_eps_);
+    saved[kLogits] = logits_of(n, saved);
+    saved[kWeights] = router_forward(saved[kLogits], spec_, saved[kIndices]).weights.to(n.scalar_type());
+    const ExpertGroups groups = group_by_expert(saved[kIndices], spec_.num_experts);
+    saved[kEnds] = groups.ends;
+    saved[kChoices] = groups.choices;
+    saved[kRows] = groups.rows;
+    saved[kZ] = experts_pre_activations(n, groups, {saved[kGateUp], saved[kDown]}, options_.experts);
+    if (saved[kSharedDown].defined()) {
+      const GatedMlpForward shared = gated_mlp_pre_activations(n, shared_of(saved));
+      saved[kSharedZ] = shared.z;
+      saved[kSharedScale] = shared.scale;
+    }
+  }
+
+  // Nothing comes after this half in its layer.
+  at::Tensor output(const Tensors&) const override { fail("moe_half: its output is not made a second time"); }
 
   Tensors backward(const Tensors& saved, const Tensors& grads, const std::vector<bool>& needs) override {
     const at::Tensor grad_out =
@@ -119,6 +148,10 @@ class MoeHalf final : public Block {
   }
 
  private:
+  static at::Tensor logits_of(const at::Tensor& n, const Tensors& in) {  // [T, E]
+    return n.to(in[kRouter].scalar_type()).mm(in[kRouter].t());
+  }
+
   static GatedMlpWeights shared_of(const Tensors& in) {
     return {{in[kSharedGate], {}}, {in[kSharedUp], {}}, {in[kSharedDown], {}}, in[kSharedOutputGate]};
   }
@@ -166,18 +199,25 @@ class MoeHalf final : public Block {
 
 }  // namespace
 
-MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec, double norm_eps,
-                   const MoeOptions& options) {
+HalfCall moe_half_call(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,
+                       double norm_eps, const MoeOptions& options) {
   check_arguments(x, weights, spec);
   MoeOptions chosen = options;
   chosen.experts = choose_experts_implementation(options.experts, weights.experts.gate_up);
   const GatedMlpWeights shared = weights.shared.value_or(GatedMlpWeights{});
-  const Tensors outputs =
-      apply(std::make_unique<MoeHalf>(spec, norm_eps, chosen, weights.correction_bias),
-            {x, weights.norm, weights.router, weights.experts.gate_up, weights.experts.down,
-             shared.gate.weight, shared.up.weight, shared.down.weight, shared.output_gate});
-  return {outputs[kOut], options.want_router_logits ? outputs[kRouterLogits] : at::Tensor(), outputs[kCounts],
-          outputs[kChosen]};
+  return {std::make_unique<MoeHalf>(spec, norm_eps, chosen, weights.correction_bias),
+          {x, weights.norm, weights.router, weights.experts.gate_up, weights.experts.down, shared.gate.weight,
+           shared.up.weight, shared.down.weight, shared.output_gate}};
+}
+
+MoeResult moe_result(const Tensors& outputs) {
+  return {outputs[kOut], outputs.size() > kRouterLogits ? outputs[kRouterLogits] : at::Tensor(),
+          outputs[kCounts], outputs[kChosen]};
+}
+
+MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec, double norm_eps,
+                   const MoeOptions& options) {
+  return moe_result(run_half(moe_half_call(x, weights, spec, norm_eps, options)));
 }
 
 }  // namespace phalanx

@@ -8,6 +8,7 @@
 // Legend: T tokens, H hidden, E experts, K experts per token, R = T * K rows, I width of an expert, S of the shared expert.
 #pragma once
 #include "ops/gated_mlp.h"
+#include "ops/recompute.h"
 #include "ops/specs.h"
 #include "ops/weights.h"
 
@@ -42,6 +43,11 @@ struct MoeResult {
 // not fit, a replayed index outside [0, E), and an implementation of the experts that cannot be had.
 MoeResult moe_half(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec, double norm_eps,
                    const MoeOptions& options = {});
+
+// The same, to be run with the other half of its layer, and what its outputs are.
+HalfCall moe_half_call(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,
+                       double norm_eps, const MoeOptions& options = {});
+MoeResult moe_result(const Tensors& outputs);
 
 // The same in plain ATen operations, differentiable by torch's own autograd: the oracle of the tests.
 MoeResult moe_half_reference(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,

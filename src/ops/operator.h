@@ -14,4 +14,10 @@ c10::TypedOperatorHandle<Signature> find_operator(const char* name) {
 // Whether this engine was built with kernels for GPUs and there is one.
 bool can_use_gpu();
 
+// What torch's allocator held at most since the start of the process, in bytes.
+struct MemoryPeak {
+  std::int64_t allocated, reserved;
+};
+MemoryPeak gpu_memory_peak(at::Device gpu);
+
 }  // namespace phalanx

@@ -1,6 +1,7 @@
 #include "train/optimizer.h"
 
 #include "core/error.h"
+#include "core/moment_code.h"
 #include "ops/adamw.h"
 
 #include <ATen/core/grad_mode.h>
@@ -16,6 +17,13 @@ Precision precision_from_name(const std::string& name) {
 
 at::ScalarType weight_type(Precision precision) {
   return precision == Precision::kFp32 ? at::kFloat : at::kBFloat16;
+}
+
+MomentFormat moment_format_from_name(const std::string& name) {
+  if (name == "fp32") return MomentFormat::kFp32;
+  if (name == "bf16") return MomentFormat::kBf16;
+  if (name == "8bit") return MomentFormat::kEightBit;
+  fail<ConfigError>("optimizer.states is \"", name, "\"; it must be fp32, bf16 or 8bit");
 }
 
 NamedTensors named_weights(const ParameterSet& parameters) {
@@ -62,14 +70,37 @@ void GradientAccumulator::clear() {
   }
 }
 
+namespace {
+
+at::ScalarType moment_type(MomentFormat format) {
+  switch (format) {
+    case MomentFormat::kFp32:
+      return at::kFloat;
+    case MomentFormat::kBf16:
+      return at::kBFloat16;
+    case MomentFormat::kEightBit:
+      return at::kByte;
+  }
+  fail("no such format of moments");
+}
+
+}  // namespace
+
 Optimizer::Optimizer(ParameterSet& parameters, const OptimizerConfig& config, Precision precision,
                      std::uint64_t seed)
     : parameters_(parameters), config_(config), precision_(precision), seed_(seed) {
   const at::NoGradGuard no_grad;
+  const MomentFormat format = moment_format_from_name(config.states);
   for (Parameter& parameter : parameters.list()) {
-    const auto wide = parameter.tensor.options().dtype(at::kFloat).requires_grad(false);
-    exp_avg_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
-    exp_avg_sq_.push_back(parameter.tensor.new_zeros(parameter.tensor.sizes(), wide));
+    const at::Tensor& tensor = parameter.tensor;
+    const auto options = tensor.options().dtype(moment_type(format)).requires_grad(false);
+    for (Tensors* moments : {&exp_avg_, &exp_avg_sq_}) {
+      moments->push_back(tensor.new_zeros(tensor.sizes(), options));
+    }
+    for (Tensors* scales : {&exp_avg_scale_, &exp_avg_sq_scale_}) {
+      const bool scaled = format == MomentFormat::kEightBit;
+      scales->push_back(scaled ? tensor.new_zeros({moment_blocks(tensor.numel())}, options) : at::Tensor());
+    }
     weight_decay_.push_back(parameter.decay ? config.weight_decay : 0.0);
     const bool narrowed = precision == Precision::kBf16Master && !parameter.fp32;
     master_.push_back(narrowed ? parameter.tensor.detach() : at::Tensor());
@@ -79,8 +110,8 @@ Optimizer::Optimizer(ParameterSet& parameters, const OptimizerConfig& config, Pr
   }
 }
 
-void Optimizer::step(const Tensors& gradients, double learning_rate, double gradient_scale,
-                     std::int64_t step) {
+void Optimizer::step(const std::vector<std::size_t>& members, const Tensors& gradients, double learning_rate,
+                     double gradient_scale, std::int64_t step) {
   const at::NoGradGuard no_grad;
   AdamWStep settings;
   settings.learning_rate = learning_rate;
@@ -93,22 +124,29 @@ void Optimizer::step(const Tensors& gradients, double learning_rate, double grad
   // Parameters held in fp32 beside bf16 ones take neither master copies nor stochastic rounding.
   for (const at::ScalarType type : {at::kBFloat16, at::kFloat}) {
     settings.stochastic_rounding = precision_ == Precision::kBf16Stochastic && type == at::kBFloat16;
-    adamw_(tensors_of(type, gradients), settings);
+    adamw_(tensors_of(type, members, gradients), settings);
   }
 }
 
-AdamWTensors Optimizer::tensors_of(at::ScalarType type, const Tensors& gradients) const {
+AdamWTensors Optimizer::tensors_of(at::ScalarType type, const std::vector<std::size_t>& members,
+                                   const Tensors& gradients) const {
   AdamWTensors tensors;
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    const std::size_t i = members[member];
     const at::Tensor& parameter = parameters_.list()[i].tensor;
     if (parameter.scalar_type() != type) {
       continue;
     }
     tensors.parameters.push_back(parameter);
-    tensors.gradients.push_back(gradients[i]);
+    tensors.gradients.push_back(gradients[member]);
     tensors.exp_avg.push_back(exp_avg_[i]);
     tensors.exp_avg_sq.push_back(exp_avg_sq_[i]);
+    if (exp_avg_scale_[i].defined()) {
+      tensors.exp_avg_scale.push_back(exp_avg_scale_[i]);
+      tensors.exp_avg_sq_scale.push_back(exp_avg_sq_scale_[i]);
+    }
     tensors.weight_decay.push_back(weight_decay_[i]);
+    tensors.positions.push_back(static_cast<std::int64_t>(i));
     if (master_[i].defined()) {
       tensors.master.push_back(master_[i]);
     }
@@ -127,6 +165,8 @@ NamedTensors Optimizer::state() const {
   };
   add("exp_avg", exp_avg_);
   add("exp_avg_sq", exp_avg_sq_);
+  add("exp_avg_scale", exp_avg_scale_);
+  add("exp_avg_sq_scale", exp_avg_sq_scale_);
   add("master", master_);
   return state;
 }

@@ -1,11 +1,14 @@
 #include "train/step_sums.h"
 
+#include "ops/adamw.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace phalanx {
 
@@ -26,6 +29,16 @@ StepSums::Values StepSums::values() const {
   const auto* value = host.const_data_ptr<double>();
   return {value[0], value[1], value[2]};
 }
+
+NormSum::NormSum(at::Device device)
+    : squares_(at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device))) {}
+
+void NormSum::add(const Tensors& gradients) {
+  const at::NoGradGuard no_grad;
+  squares_.add_(global_norm(gradients).to(at::kDouble).square());
+}
+
+double NormSum::value() const { return std::sqrt(squares_.item<double>()); }
 
 void ExpertLoad::add(const std::vector<at::Tensor>& counts) {
   layers_.resize(counts.size());

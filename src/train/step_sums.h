@@ -1,6 +1,7 @@
 // What the micro-batches of a step add up to. It stays on the device until it is asked for, so that nothing waits in between.
 #pragma once
 #include "models/decoder.h"
+#include "ops/block.h"
 #include "train/metrics.h"
 
 #include <vector>
@@ -21,6 +22,17 @@ class StepSums {
 
  private:
   at::Tensor sums_;  // [3] fp64
+};
+
+// The norm of gradients that come in parts.
+class NormSum {
+ public:
+  explicit NormSum(at::Device device);
+  void add(const Tensors& gradients);
+  double value() const;
+
+ private:
+  at::Tensor squares_;  // [] fp64
 };
 
 // Tokens per expert and layer.

@@ -4,23 +4,22 @@
 #include "core/log.h"
 #include "data/data_loader.h"
 #include "models/causal_lm.h"
-#include "ops/adamw.h"
 #include "ops/aten_compat.h"
 #include "ops/grouped_linear.h"
 #include "ops/operator.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
+#include "train/plan/memory_plan.h"
 #include "train/plan/resume_check.h"
 #include "train/plan/run_data.h"
 #include "train/schedule.h"
 #include "train/step_sums.h"
 #include "train/stop_signal.h"
 #include "train/training_checkpoint.h"
+#include "train/training_step.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <chrono>
@@ -29,22 +28,6 @@
 
 namespace phalanx {
 namespace {
-
-// A batch as tensors: tokens and labels on the CPU, where looking at them waits for nothing, the layout where the model is.
-struct BatchTensors {
-  BatchTensors(const Batch& batch, at::Device device)
-      : tokens(copy(batch.tokens)),
-        labels(copy(batch.labels)),
-        layout(layout_from_lengths(batch.lengths, device)) {}
-  static at::Tensor copy(const std::vector<std::int64_t>& values) {
-    auto* data = const_cast<std::int64_t*>(values.data());
-    return at::from_blob(data, {static_cast<std::int64_t>(values.size())},
-                         at::TensorOptions().dtype(at::kLong))
-        .clone();
-  }
-  at::Tensor tokens, labels;  // [T] int64
-  SequenceLayout layout;
-};
 
 // Which implementation runs the experts, and why; one that cannot be had stops the run here.
 void log_experts(const CausalLM& model, const std::string& wanted) {
@@ -74,12 +57,13 @@ struct Trainer::Impl {
   Evaluation evaluate();
 
   StepMetrics train_step(std::int64_t step);
-  LossOutput loss_of(const Batch& batch, double aux_share, double divisor) const;
-  void check_finite(double loss, double norm, const Tensors& gradients, std::int64_t step) const;
+  StepBatches next_batches();
+  TrainingStep training_step() const { return {config, model, aux_loss_coef}; }
   void resume();
   void save(std::int64_t step);
   void report_evaluation(std::int64_t step);
   void report_samples();
+  void report_memory();
   CheckpointTensors tensors() const { return {named_weights(model.parameters()), optimizer->state()}; }
 
   RunConfig config;
@@ -160,85 +144,45 @@ void Trainer::Impl::save(std::int64_t step) {
   log_info("saved ", folder);
 }
 
-LossOutput Trainer::Impl::loss_of(const Batch& batch, double aux_share, double divisor) const {
-  const BatchTensors tensors(batch, model.parameters().device());
-  LossOptions options;
-  options.decoder.experts = experts_implementation_from_name(config.train.experts_implementation);
-  options.aux_loss_coef = aux_loss_coef;
-  options.aux_loss_share = aux_share;
-  options.loss_divisor = divisor;
-  return decoder_loss(model.spec(), model.parameters(), tensors.tokens, tensors.labels, tensors.layout,
-                      options);
+StepBatches Trainer::Impl::next_batches() {
+  StepBatches step;
+  for (std::int64_t i = 0; i < config.train.accumulation; ++i) {
+    step.batches.push_back(train_data->next());
+    step.supervised_tokens += step.batches.back().supervised_tokens;
+    step.tokens += static_cast<std::int64_t>(step.batches.back().tokens.size());
+  }
+  return step;
 }
 
-StepMetrics Trainer::Impl::train_step(std::int64_t step) {
+StepMetrics Trainer::Impl::train_step(std::int64_t number) {
   const auto start = std::chrono::steady_clock::now();
-  std::vector<Batch> batches;
-  StepMetrics metrics;
-  std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < config.train.accumulation; ++i) {
-    batches.push_back(train_data->next());
-    metrics.supervised_tokens += batches.back().supervised_tokens;
-    tokens += static_cast<std::int64_t>(batches.back().tokens.size());
+  const StepBatches step = next_batches();
+  const double learning_rate =
+      learning_rate_at(config.schedule, config.optimizer.learning_rate, number, total_steps);
+  const StepOutcome outcome = training_step().run(number, step, learning_rate, *optimizer);
+  if (step.supervised_tokens == 0) {
+    log_warning("step ", number, " has no supervised token, the weights stay as they are");
   }
-  const double divisor = static_cast<double>(std::max<std::int64_t>(1, metrics.supervised_tokens));
-  GradientAccumulator accumulator(model.parameters(), config.train.accumulation);
-  ExpertLoad load;
-  StepSums sums(model.parameters().device());
-  for (const Batch& batch : batches) {
-    const double share = static_cast<double>(batch.tokens.size()) / static_cast<double>(tokens);
-    LossOutput output = loss_of(batch, share, divisor);
-    output.objective.backward();
-    accumulator.add();
-    load.add(output.expert_counts);
-    sums.add(output, share);
-  }
-  const Tensors gradients = accumulator.gradients();
-  metrics.grad_norm = global_norm(gradients).item<double>();
-  const auto [loss, aux_loss, correct] = sums.values();
-  metrics.loss = loss / divisor;
-  metrics.aux_loss = aux_loss;
-  check_finite(metrics.loss, metrics.grad_norm, gradients, step);
-  const double clip = config.optimizer.clip_norm;
-  const double scale = clip > 0.0 ? std::min(1.0, clip / (metrics.grad_norm + 1e-6)) : 1.0;
-  metrics.learning_rate =
-      learning_rate_at(config.schedule, config.optimizer.learning_rate, step, total_steps);
-  if (metrics.supervised_tokens > 0) {
-    optimizer->step(gradients, metrics.learning_rate, scale, step);
-  } else {
-    log_warning("step ", step, " has no supervised token, the weights stay as they are");
-  }
-  accumulator.clear();
+  const auto [loss, aux_loss, correct] = outcome.sums.values();
   const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  tokens_seen += tokens;
+  tokens_seen += step.tokens;
   seconds += elapsed;
-  metrics.step = step;
+  StepMetrics metrics;
+  metrics.step = number;
   metrics.total_steps = total_steps;
   metrics.epoch = train_data->epoch();
-  metrics.accuracy = correct / divisor;
+  metrics.loss = loss / step.divisor();
+  metrics.accuracy = correct / step.divisor();
+  metrics.aux_loss = aux_loss;
+  metrics.grad_norm = outcome.grad_norm;
+  metrics.learning_rate = learning_rate;
   metrics.tokens = tokens_seen;
-  metrics.tokens_per_second = static_cast<double>(tokens) / elapsed;
+  metrics.supervised_tokens = step.supervised_tokens;
+  metrics.tokens_per_second = static_cast<double>(step.tokens) / elapsed;
   metrics.seconds = seconds;
-  metrics.seconds_left = seconds / static_cast<double>(step) * static_cast<double>(total_steps - step);
-  load.report(metrics);
+  metrics.seconds_left = seconds / static_cast<double>(number) * static_cast<double>(total_steps - number);
+  outcome.load.report(metrics);
   return metrics;
-}
-
-void Trainer::Impl::check_finite(double loss, double norm, const Tensors& gradients,
-                                 std::int64_t step) const {
-  if (std::isfinite(loss) && std::isfinite(norm)) {
-    return;
-  }
-  std::string culprit;
-  for (std::size_t i = 0; i < gradients.size() && culprit.empty(); ++i) {
-    if (!gradients[i].isfinite().all().item<bool>()) {
-      culprit = "; the first gradient that is not finite is that of " + model.parameters().list()[i].name;
-    }
-  }
-  fail("step ", step, ": loss ", loss, ", gradient norm ", norm, culprit,
-       "; the weights have not been touched. Lower optimizer.learning_rate or optimizer.clip_norm, or look "
-       "at the data of this "
-       "step, and resume from the last checkpoint");
 }
 
 Trainer::Evaluation Trainer::Impl::evaluate() {
@@ -249,7 +193,7 @@ Trainer::Evaluation Trainer::Impl::evaluate() {
   StepSums sums(model.parameters().device());
   for (std::int64_t i = 0; i < validation_data->batches_per_epoch(); ++i) {
     const Batch batch = validation_data->next();
-    sums.add(loss_of(batch, 0.0, 1.0), 0.0);
+    sums.add(training_step().loss(batch, 0.0, 1.0), 0.0);
     result.supervised_tokens += batch.supervised_tokens;
   }
   const double count = static_cast<double>(std::max<std::int64_t>(1, result.supervised_tokens));
@@ -282,6 +226,22 @@ void Trainer::Impl::report_samples() {
   metrics_file->append(line);
 }
 
+// Of a GPU, at the end of a run.
+void Trainer::Impl::report_memory() {
+  const at::Device device = model.parameters().device();
+  if (device.is_cpu()) {
+    return;
+  }
+  const MemoryPeak peak = gpu_memory_peak(device);
+  Json line = Json::object();
+  line.set("step", done_steps);
+  line.set("gpu_allocated_bytes", peak.allocated);
+  line.set("gpu_reserved_bytes", peak.reserved);
+  metrics_file->append(line);
+  log_info("GPU memory: at most ", bytes_text(static_cast<std::uint64_t>(peak.allocated)), " allocated, ",
+           bytes_text(static_cast<std::uint64_t>(peak.reserved)), " reserved");
+}
+
 RunEnd Trainer::Impl::run() {
   StopSignal signals;
   const auto due = [](std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; };
@@ -304,6 +264,9 @@ RunEnd Trainer::Impl::run() {
         signals.take_save_request()) {
       save(step);
       saved_step = step;
+    }
+    if (stop || step == total_steps) {
+      report_memory();
     }
     if (stop && step < total_steps) {
       log_info("stopped by a signal after step ", saved_step, "; the same command goes on from there");

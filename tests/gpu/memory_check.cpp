@@ -2,6 +2,7 @@
 // so that an access past an end is seen. Shapes are those at which the kernels change their way of working. Fails where a launch
 // fails or a result is not a finite number.
 #include "core/error.h"
+#include "core/moment_code.h"
 #include "kernels/adamw/adamw.h"
 #include "kernels/common/column_sum.h"
 #include "kernels/cross_entropy/cross_entropy.h"
@@ -237,7 +238,7 @@ void cross_entropy(std::int64_t rows, std::int64_t vocab, Element element) {
   entropy.expect_finite("cross_entropy entropy");
 }
 
-void optimizer(AdamWValue value, Element gradient_element) {
+void optimizer(AdamWValue value, Element gradient_element, AdamWMoments moments) {
   const std::vector<std::int64_t> sizes = {1, 31, 8 * 96, 40003, 70000};
   const Element parameter_element = value == AdamWValue::kFp32 ? Element::kFp32 : Element::kBf16;
   std::vector<Values> arrays;
@@ -247,6 +248,12 @@ void optimizer(AdamWValue value, Element gradient_element) {
     arrays.push_back(random(size, element));
     return arrays.back().data();
   };
+  std::vector<Memory> stored;
+  const auto zeros = [&](std::size_t bytes) {
+    stored.emplace_back(bytes);
+    check(cudaMemset(stored.back().data<void>(), 0, bytes), "cudaMemset");
+    return stored.back().data<void>();
+  };
   std::int64_t chunks = 0;
   for (const std::int64_t size : sizes) {
     const TensorSpan span{size, chunks};
@@ -254,9 +261,14 @@ void optimizer(AdamWValue value, Element gradient_element) {
     entry.span = span;
     entry.parameter = add(size, parameter_element);
     entry.gradient = add(size, gradient_element);
-    entry.exp_avg = static_cast<float*>(add(size, Element::kFp32));
-    entry.exp_avg_sq = static_cast<float*>(add(size, Element::kFp32));
-    check(cudaMemset(entry.exp_avg_sq, 0, static_cast<std::size_t>(size) * 4), "cudaMemset");
+    // Zeros are moments in every format, and of the second kind, which has no negative ones.
+    const std::size_t bytes = moments == AdamWMoments::kFp32 ? 4 : moments == AdamWMoments::kBf16 ? 2 : 1;
+    const auto elements = static_cast<std::size_t>(size),
+               blocks = static_cast<std::size_t>(moment_blocks(size));
+    entry.exp_avg = zeros(bytes * elements);
+    entry.exp_avg_sq = zeros(bytes * elements);
+    entry.exp_avg_scale = static_cast<std::uint8_t*>(zeros(blocks));
+    entry.exp_avg_sq_scale = static_cast<std::uint8_t*>(zeros(blocks));
     entry.master =
         value == AdamWValue::kBf16Master ? static_cast<float*>(add(size, Element::kFp32)) : nullptr;
     entry.decay = 0.999f;
@@ -270,8 +282,15 @@ void optimizer(AdamWValue value, Element gradient_element) {
   const Memory partials(static_cast<std::size_t>(chunks) * 8);
   const Values norm = result(1, Element::kFp32);
   const auto count = static_cast<int>(sizes.size());
-  adamw({table.data<AdamWTensor>(), count, chunks, {0.1f, 0.95f, 0.05f, 0.2f, 1e-8f, -1e-3f, 1.0f}, 1},
-        kStream);
+  for (int step = 0; step < 2; ++step) {
+    adamw({table.data<AdamWTensor>(),
+           count,
+           chunks,
+           {0.1f, 0.95f, 0.05f, 0.2f, 1e-8f, -1e-3f, 1.0f},
+           1,
+           moments},
+          kStream);
+  }
   global_norm({norm_table.data<NormTensor>(), count, chunks, partials.data<double>(), norm.data<float>()},
               kStream);
   norm.expect_finite("global_norm");
@@ -294,8 +313,10 @@ void run_all(Element element) {
   permute(3, 1, 3, 7, element);
   cross_entropy(3, 50257, element);
   cross_entropy(2, 4096, element);
-  optimizer(element == Element::kFp32 ? AdamWValue::kFp32 : AdamWValue::kBf16Stochastic, element);
-  optimizer(AdamWValue::kBf16Master, element);
+  for (const auto moments : {AdamWMoments::kFp32, AdamWMoments::kBf16, AdamWMoments::kEightBit}) {
+    optimizer(element == Element::kFp32 ? AdamWValue::kFp32 : AdamWValue::kBf16Stochastic, element, moments);
+    optimizer(AdamWValue::kBf16Master, element, moments);
+  }
 }
 
 }  // namespace

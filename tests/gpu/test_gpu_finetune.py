@@ -61,13 +61,14 @@ def test_learns_as_on_the_cpu(model, data, tmp_path, precision):
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "cuda/model").config.hidden_size == 64
 
 
-@pytest.mark.parametrize("precision", ["bf16_master", "bf16_stochastic"])
-def test_a_resumed_run_is_bitwise_equal_to_an_unbroken_one(model, data, tmp_path, precision):
+@pytest.mark.parametrize(("precision", "states"), [("bf16_master", "fp32"), ("bf16_stochastic", "8bit")])
+def test_a_resumed_run_is_bitwise_equal_to_an_unbroken_one(model, data, tmp_path, precision, states):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     fields = {
         "train__device": "cuda",
         "train__deterministic": True,
         "train__precision": precision,
+        "optimizer__states": states,
         "train__accumulation": 2,
         "export_model": False,
     }
@@ -80,3 +81,22 @@ def test_a_resumed_run_is_bitwise_equal_to_an_unbroken_one(model, data, tmp_path
     for name in ("model.safetensors", "optimizer.safetensors"):
         assert (checkpoint(whole, 12) / name).read_bytes() == (checkpoint(resumed, 12) / name).read_bytes()
     assert losses(resumed) == {step: loss for step, loss in losses(whole).items() if step > 5}
+
+
+def test_updates_within_backward_and_recomputed_layers_change_no_bit(model, data, tmp_path):
+    common = {
+        "train__device": "cuda",
+        "train__deterministic": True,
+        "train__precision": "bf16_stochastic",
+        "optimizer__states": "8bit",
+        "optimizer__clip_norm": 0,
+        "train__max_steps": 4,
+        "export_model": False,
+    }
+    finetune(model, data, tmp_path / "plain", **common)
+    for recompute in ("selective", "full"):
+        run = tmp_path / recompute
+        finetune(model, data, run, optimizer__update="in_backward", train__recompute=recompute, **common)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            ours, expected = (checkpoint(folder, 4) / name for folder in (run, tmp_path / "plain"))
+            assert ours.read_bytes() == expected.read_bytes()

@@ -128,6 +128,16 @@ def test_labels_and_tokens_may_lie_on_either_device(make_model):
     assert torch.equal(loss, other)
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_label_outside_the_vocabulary_is_an_error(make_model, device):
+    folder, config = make_model({})
+    tokens, labels, _ = batch(config, [30, 12])
+    labels[7] = config["vocab_size"]
+    model = model_class(folder, "bfloat16", "auto", "cuda")
+    with pytest.raises(RuntimeError, match="label 320 is outside the vocabulary of 320"):
+        model.forward(tokens.to(device), labels.to(device), [30, 12], None, [])
+
+
 @pytest.fixture
 def deterministic():
     torch.use_deterministic_algorithms(True)

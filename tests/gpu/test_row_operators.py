@@ -1,5 +1,7 @@
 """Row-wise and elementwise device operators on the GPU: against the CPU's, repeated to the bit, never waiting."""
 
+import itertools
+
 import pytest
 import torch
 from row_cases import BF16, EPS, FP32, Inputs, row_cases
@@ -89,9 +91,9 @@ PRECISIONS = {"fp32": (FP32, FP32), "master": (BF16, BF16), "master_fp32_gradien
 
 
 class Training:
-    """Parameters and states of AdamW on one device."""
+    """Parameters and moments of AdamW on one device."""
 
-    def __init__(self, device, precision):
+    def __init__(self, device, precision, moments="fp32"):
         self.inputs = Inputs(device, FP32)
         self.dtype, self.gradient_dtype = PRECISIONS[precision]
         values = [self.inputs.normal(size) for size in SIZES] + [self.inputs.normal(1004)[3:]]
@@ -99,7 +101,10 @@ class Training:
         values[-1] = values[-1][1:]
         self.stochastic = precision.startswith("stochastic")
         self.master = values if precision.startswith("master") else []
-        self.states = [[torch.zeros_like(value) for value in values] for _ in range(2)]
+        kind = {"fp32": FP32, "bf16": BF16, "8bit": torch.uint8}[moments]
+        self.states = [[torch.zeros(len(v), dtype=kind, device=device) for v in values] for _ in range(2)]
+        blocks = [-(-len(value) // 128) for value in values] if moments == "8bit" else []
+        self.scales = [[torch.zeros(n, dtype=kind, device=device) for n in blocks] for _ in range(2)]
         self.decay = [0.1 * (i % 2) for i in range(len(values))]
 
     def step(self, step):
@@ -107,17 +112,18 @@ class Training:
             self.inputs.normal(parameter.numel(), dtype=self.gradient_dtype) for parameter in self.parameters
         ]
         operators._adamw_(
-            self.parameters, gradients, *self.states, self.master, self.decay,
-            1e-3, 0.9, 0.95, 1e-8, step, 0.37, self.stochastic, 1234567890123,
+            self.parameters, gradients, *self.states, *self.scales, self.master, self.decay,
+            range(len(self.decay)), 1e-3, 0.9, 0.95, 1e-8, step, 0.37, self.stochastic, 1234567890123,
         )  # fmt: skip
 
     def tensors(self):
-        return [*self.parameters, *self.master, *self.states[0], *self.states[1]]
+        return [*self.parameters, *self.master, *itertools.chain(*self.states, *self.scales)]
 
 
+@pytest.mark.parametrize("moments", ["fp32", "bf16", "8bit"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_adamw_gives_the_bits_of_the_cpu(precision):
-    ours, expected = Training(GPU, precision), Training(torch.device("cpu"), precision)
+def test_adamw_gives_the_bits_of_the_cpu(precision, moments):
+    ours, expected = (Training(device, precision, moments) for device in (GPU, torch.device("cpu")))
     for step in range(1, 4):
         ours.step(step)
         expected.step(step)
@@ -133,7 +139,9 @@ def test_adamw_passes_non_finite_values_on_as_the_cpu_does():
         )
         gradient = torch.tensor([float("nan"), 1.0, 1.0, 1.0, -1e30] * 3, device=device)
         states = [[torch.zeros(15, device=device)] for _ in range(2)]
-        operators._adamw_([value], [gradient], *states, [], [0.0], 0.5, 0.9, 0.95, 1e-8, 1, 1.0, True, 5)
+        operators._adamw_(
+            [value], [gradient], *states, [], [], [], [0.0], [0], 0.5, 0.9, 0.95, 1e-8, 1, 1.0, True, 5
+        )
         found.append(value.float().cpu())
     torch.testing.assert_close(*found, rtol=0, atol=0, equal_nan=True)
 
@@ -144,8 +152,8 @@ def test_adamw_does_not_wait_for_the_device():
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step in (1, 2):
-            operators._adamw_(training.parameters, gradients, *training.states, [], training.decay,
-                              1e-3, 0.9, 0.95, 1e-8, step, 1.0, True, 3)  # fmt: skip
+            operators._adamw_(training.parameters, gradients, *training.states, [], [], [], training.decay,
+                              range(len(training.decay)), 1e-3, 0.9, 0.95, 1e-8, step, 1.0, True, 3)  # fmt: skip
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

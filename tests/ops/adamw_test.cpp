@@ -1,7 +1,9 @@
 #include "ops/adamw.h"
 
 #include "core/error.h"
+#include "core/moment_code.h"
 #include "ops/check.h"
+#include "ops/cpu/moments.h"
 #include "ops/threads.h"
 
 #include <ATen/TensorOperators.h>
@@ -40,6 +42,7 @@ AdamWTensors random_parameters(at::ScalarType dtype, bool with_master) {
     tensors.exp_avg.push_back(at::zeros({size}, state));
     tensors.exp_avg_sq.push_back(at::zeros({size}, state));
     tensors.weight_decay.push_back(size % 2 == 0 ? 0.1 : 0.0);
+    tensors.positions.push_back(static_cast<std::int64_t>(tensors.positions.size()));
     if (with_master) {
       tensors.master.push_back(tensors.parameters.back().to(at::kFloat));
     }
@@ -55,8 +58,9 @@ AdamWTensors copy_of(const AdamWTensors& tensors) {
     }
     return copies;
   };
-  return {copy(tensors.parameters), copy(tensors.gradients), copy(tensors.exp_avg),
-          copy(tensors.exp_avg_sq), copy(tensors.master),    tensors.weight_decay};
+  return {copy(tensors.parameters), copy(tensors.gradients),     copy(tensors.exp_avg),
+          copy(tensors.exp_avg_sq), copy(tensors.exp_avg_scale), copy(tensors.exp_avg_sq_scale),
+          copy(tensors.master),     tensors.weight_decay,        tensors.positions};
 }
 
 void set_random_gradients(AdamWTensors& a, AdamWTensors& b) {
@@ -136,7 +140,10 @@ TEST(AdamW, StochasticRoundingIsUnbiased) {
                        {at::zeros({kCount})},
                        {at::zeros({kCount})},
                        {},
-                       {0.0}};
+                       {},
+                       {},
+                       {0.0},
+                       {0}};
   adamw_(tensors, stochastic(1, 5));
   const at::Tensor result = tensors.parameters[0].to(at::kDouble);
   const double up = 1.0 + std::ldexp(1.0, -7);
@@ -175,7 +182,10 @@ TEST(AdamW, StochasticRoundingDependsOnSeedStepAndParameterOnly) {
                      {at::zeros({4096}), at::zeros({4096})},
                      {at::zeros({4096}), at::zeros({4096})},
                      {},
-                     {0.0, 0.0}};
+                     {},
+                     {},
+                     {0.0, 0.0},
+                     {0, 1}};
   const AdamWTensors twins_later = copy_of(twins);
   adamw_(twins, stochastic(1, 5));
   EXPECT_FALSE(twins.parameters[0].equal(twins.parameters[1]));
@@ -184,12 +194,142 @@ TEST(AdamW, StochasticRoundingDependsOnSeedStepAndParameterOnly) {
   EXPECT_FALSE(twins.parameters[0].ne(1.0).equal(twins_later.parameters[0].ne(1.0)));
 }
 
+AdamWTensors with_moments(AdamWTensors tensors, at::ScalarType type) {
+  for (std::size_t i = 0; i < tensors.parameters.size(); ++i) {
+    tensors.exp_avg[i] = at::zeros(tensors.parameters[i].sizes(), type);
+    tensors.exp_avg_sq[i] = at::zeros(tensors.parameters[i].sizes(), type);
+    if (type == at::kByte) {
+      tensors.exp_avg_scale.push_back(at::zeros({moment_blocks(tensors.parameters[i].numel())}, type));
+      tensors.exp_avg_sq_scale.push_back(at::zeros({moment_blocks(tensors.parameters[i].numel())}, type));
+    }
+  }
+  return tensors;
+}
+
+// The moment that the codes of one parameter stand for.
+template <class Code>
+at::Tensor value_of(const at::Tensor& codes, const at::Tensor& scales) {
+  at::Tensor result = at::empty(codes.sizes(), at::kFloat);
+  cpu::read_codes<Code>(codes.const_data_ptr<std::uint8_t>(), scales.const_data_ptr<std::uint8_t>(),
+                        result.mutable_data_ptr<float>(), codes.numel());
+  return result;
+}
+
+TEST(AdamW, NarrowMomentsStayNearWideOnes) {
+  for (const auto type : {at::kBFloat16, at::kByte}) {
+    AdamWTensors wide = random_parameters(at::kFloat, false);
+    AdamWTensors narrow = with_moments(copy_of(wide), type);
+    set_random_gradients(wide, narrow);
+    adamw_(wide, step_number(1));
+    adamw_(narrow, step_number(1));
+    for (std::size_t i = 0; i < wide.parameters.size(); ++i) {
+      // The update of a step computes with moments that it has not rounded yet.
+      EXPECT_TRUE(narrow.parameters[i].equal(wide.parameters[i]));
+      const bool codes = type == at::kByte;
+      const at::Tensor mean = codes ? value_of<FirstMomentCode>(narrow.exp_avg[i], narrow.exp_avg_scale[i])
+                                    : narrow.exp_avg[i].to(at::kFloat);
+      const at::Tensor square =
+          codes ? value_of<SecondMomentCode>(narrow.exp_avg_sq[i], narrow.exp_avg_sq_scale[i])
+                : narrow.exp_avg_sq[i].to(at::kFloat);
+      const double spacing = codes ? 0.125 : 1.0 / 128;  // of neighbouring values, relative, at most
+      const double least = codes ? wide.exp_avg[i].abs().max().item<double>() * std::ldexp(1.25, -16) : 0.0;
+      EXPECT_TRUE(
+          ((mean - wide.exp_avg[i]).abs() <= wide.exp_avg[i].abs() * spacing + least).all().item<bool>());
+      EXPECT_TRUE(
+          ((square - wide.exp_avg_sq[i]).abs() <= wide.exp_avg_sq[i] * spacing + 1e-12).all().item<bool>());
+    }
+  }
+}
+
+TEST(AdamW, NarrowMomentsAreUnbiased) {
+  // Rounded to nearest, an average that moves by a thousandth of itself in a step would never leave its code.
+  constexpr std::int64_t kCount = 1 << 14;
+  for (const auto type : {at::kBFloat16, at::kByte}) {
+    AdamWTensors tensors = with_moments({{at::zeros({kCount})},
+                                         {at::full({kCount}, 1.0)},
+                                         {at::zeros({kCount})},
+                                         {at::zeros({kCount})},
+                                         {},
+                                         {},
+                                         {},
+                                         {0.0},
+                                         {0}},
+                                        type);
+    AdamWStep step = step_number(1);
+    step.beta2 = 0.999;
+    step.gradient_scale = 1.0;
+    double mean = 0, square = 0;
+    for (step.step = 1; step.step <= 200; ++step.step) {
+      const double gradient = step.step <= 100 ? 3.0 : 1.0;
+      tensors.gradients[0].fill_(gradient);
+      adamw_(tensors, step);
+      mean += 0.1 * (gradient - mean);
+      square += 0.001 * (gradient * gradient - square);
+    }
+    const bool codes = type == at::kByte;
+    const at::Tensor found_mean =
+        codes ? value_of<FirstMomentCode>(tensors.exp_avg[0], tensors.exp_avg_scale[0])
+              : tensors.exp_avg[0].to(at::kFloat);
+    const at::Tensor found_square =
+        codes ? value_of<SecondMomentCode>(tensors.exp_avg_sq[0], tensors.exp_avg_sq_scale[0])
+              : tensors.exp_avg_sq[0].to(at::kFloat);
+    EXPECT_NEAR(found_mean.to(at::kDouble).mean().item<double>(), mean, 5e-3 * mean);
+    EXPECT_NEAR(found_square.to(at::kDouble).mean().item<double>(), square, 5e-3 * square);
+  }
+}
+
+TEST(AdamW, HowParametersAreSpreadOverCallsDoesNotShow) {
+  const AdamWTensors start = with_moments(random_parameters(at::kBFloat16, false), at::kByte);
+  AdamWTensors whole = copy_of(start);
+  adamw_(whole, stochastic(1, 5));
+  for (std::size_t i = 0; i < start.parameters.size(); ++i) {
+    const AdamWTensors all = copy_of(start);
+    AdamWTensors one{{all.parameters[i]},
+                     {all.gradients[i]},
+                     {all.exp_avg[i]},
+                     {all.exp_avg_sq[i]},
+                     {all.exp_avg_scale[i]},
+                     {all.exp_avg_sq_scale[i]},
+                     {},
+                     {all.weight_decay[i]},
+                     {all.positions[i]}};
+    adamw_(one, stochastic(1, 5));
+    EXPECT_TRUE(one.parameters[0].equal(whole.parameters[i]));
+    EXPECT_TRUE(one.exp_avg[0].equal(whole.exp_avg[i]));
+    EXPECT_TRUE(one.exp_avg_sq[0].equal(whole.exp_avg_sq[i]));
+  }
+}
+
+TEST(MomentCode, HoldsItsOwnValuesAndOrdinaryCases) {
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const std::uint32_t bits = SecondMomentCode::value_bits(code);
+    for (const std::uint32_t random : {0u, 1u, 0xffffu}) {
+      EXPECT_EQ(SecondMomentCode::round(std::bit_cast<float>(bits), bits, random), code);
+    }
+  }
+  EXPECT_EQ(std::bit_cast<float>(SecondMomentCode::value_bits(255)), 1.0f);
+  EXPECT_EQ(std::bit_cast<float>(SecondMomentCode::value_bits(1)), SecondMomentCode::least());
+  EXPECT_EQ(std::bit_cast<float>(FirstMomentCode::value_bits(127)), 1.0f);
+  // A block of zeros, of subnormal numbers, one with NaN.
+  std::vector<float> values(3 * kMomentBlock, 0.0f), back(values.size());
+  values[kMomentBlock + 5] = 1e-42f;
+  values[2 * kMomentBlock] = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::uint8_t> codes(values.size()), scales(3);
+  const auto count = static_cast<std::int64_t>(values.size());
+  cpu::write_codes<FirstMomentCode>(values.data(), codes.data(), scales.data(), count, {1, 2, 0});
+  cpu::read_codes<FirstMomentCode>(codes.data(), scales.data(), back.data(), count);
+  EXPECT_EQ(back[0], 0.0f);
+  EXPECT_NEAR(back[kMomentBlock + 5], 1e-42f, 1.3e-43f);
+  EXPECT_TRUE(std::isnan(back[2 * kMomentBlock]) && std::isnan(back[3 * kMomentBlock - 1]));
+}
+
 TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
-  const AdamWTensors start = random_parameters(at::kBFloat16, false);
+  const AdamWTensors start = with_moments(random_parameters(at::kBFloat16, false), at::kByte);
   testing::expect_same_on_any_threads([&] {
     AdamWTensors tensors = copy_of(start);
     adamw_(tensors, stochastic(1, 5));
     tensors.parameters.push_back(global_norm(tensors.gradients));
+    tensors.parameters.insert(tensors.parameters.end(), tensors.exp_avg.begin(), tensors.exp_avg.end());
     return tensors.parameters;
   });
 }
@@ -205,8 +345,14 @@ TEST(AdamW, RefusesWhatDoesNotFit) {
   tensors.gradients[1] = random_tensor({8});
   refused(tensors, step_number(1), "gradient of another shape");
   tensors = random_parameters(at::kFloat, false);
-  tensors.exp_avg[0] = tensors.exp_avg[0].to(at::kBFloat16);
+  tensors.exp_avg[1] = tensors.exp_avg[1].to(at::kBFloat16);
   refused(tensors, step_number(1), "state of another dtype");
+  tensors = random_parameters(at::kFloat, false);
+  tensors.exp_avg[0] = tensors.exp_avg[0].to(at::kByte);
+  refused(tensors, step_number(1), "8-bit moments without scales");
+  tensors = random_parameters(at::kFloat, false);
+  tensors.positions[0] = std::int64_t{1} << 24;
+  refused(tensors, step_number(1), "position beyond the random streams");
   tensors = random_parameters(at::kFloat, false);
   tensors.weight_decay.pop_back();
   refused(tensors, step_number(1), "lists of different lengths");

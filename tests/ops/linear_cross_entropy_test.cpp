@@ -6,6 +6,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/Allocator.h>
 
@@ -198,6 +199,14 @@ TEST(LinearCrossEntropy, LabelOutsideTheVocabularyIsRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("label 9 is outside the vocabulary of 9"), std::string::npos);
+  }
+}
+
+TEST(LinearCrossEntropy, RefusesALabelOutsideTheVocabulary) {
+  const at::Tensor hidden = random_tensor({3, 4}), weight = random_tensor({7, 4});
+  for (const std::int64_t label : {-1, 7, 1 << 30}) {
+    const at::Tensor labels = at::tensor({label, std::int64_t{-100}, std::int64_t{6}}, at::kLong);
+    EXPECT_THROW(linear_cross_entropy(hidden, weight, labels, {}), Error) << label;
   }
 }
 

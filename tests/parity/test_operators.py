@@ -30,8 +30,9 @@ def test_adamw_equals_torch_optim():
             parameter.grad = torch.randn_like(parameter)
         gradients = [parameter.grad for parameter in theirs]
         operators._adamw_(
-            ours, gradients, means, squares, [], decays, 1e-3, 0.9, 0.95, 1e-8, step, 1.0, False, 0
-        )
+            ours, gradients, means, squares, [], [], [], decays, range(4),
+            1e-3, 0.9, 0.95, 1e-8, step, 1.0, False, 0,
+        )  # fmt: skip
         optimizer.step()
     for parameter, own, mean, square in zip(theirs, ours, means, squares, strict=True):
         # torch's square root is off by the last bit now and then.

@@ -86,6 +86,38 @@ TEST(MemoryPlan, ActivationsGrowWithTokensLayersAndExperts) {
             one + 3 * (pre_activations + routing));
 }
 
+TEST(MemoryPlan, NarrowStatesUpdatesWithinBackwardAndRecomputedLayers) {
+  const auto parameters = static_cast<std::uint64_t>(tiny().num_parameters());
+  const auto bytes = [&](const RunConfig& config, const std::string& name) {
+    return bytes_of(plan_training_memory(tiny(), config), name);
+  };
+  RunConfig config = run(2, 64);
+  const std::uint64_t all_gradients = bytes(config, "gradients"), all = bytes(config, "activations");
+  config.optimizer.states = "bf16";
+  EXPECT_EQ(bytes(config, "optimizer states"), 4 * parameters);
+  config.optimizer.states = "8bit";
+  EXPECT_EQ(bytes(config, "optimizer states"), 2 * (parameters + parameters / 128));
+  config.optimizer.update = "in_backward";
+  EXPECT_LT(bytes(config, "gradients"), all_gradients / 3);
+  EXPECT_GE(bytes(config, "gradients"), all_gradients / 6);
+  config.train.recompute = "selective";
+  const std::uint64_t selective = bytes(config, "activations");
+  config.train.recompute = "full";
+  EXPECT_LT(selective, all);
+  EXPECT_LT(bytes(config, "activations"), selective);
+}
+
+TEST(MemoryPlan, OnAGpuActivationsMakeRoomForGradients) {
+  const RunConfig small = run(1, 64, "bf16_stochastic"), large = run(64, 4096, "bf16_stochastic");
+  const auto on_gpu = [](const RunConfig& config, const std::string& name) {
+    return bytes_of(plan_training_memory(tiny(), config, true), name);
+  };
+  EXPECT_EQ(on_gpu(large, "gradients"), 0u) << "the peak is before there are any";
+  EXPECT_GT(on_gpu(large, "activations"), 0u);
+  EXPECT_EQ(on_gpu(small, "gradients") + on_gpu(small, "activations"),
+            std::max(on_gpu(small, "gradients"), on_gpu(small, "activations")));
+}
+
 TEST(MemoryPlan, NamesChangesThatReallyFit) {
   const RunConfig config = run(8, 2048);
   EXPECT_NO_THROW(check_memory(tiny(), config, {plan_training_memory(tiny(), config).total(), "test"}));
@@ -94,10 +126,10 @@ TEST(MemoryPlan, NamesChangesThatReallyFit) {
   const std::uint64_t available = plan_training_memory(tiny(), changed).total();
   EXPECT_THROW(check_memory(tiny(), config, {available, "test"}), ConfigError);
   EXPECT_NO_THROW(check_memory(tiny(), changed, {available, "test"}));
-  const std::vector<std::string> ways = ways_to_fit(tiny(), config, available);
+  const std::vector<std::string> ways = ways_to_fit(tiny(), config, {available, "test"});
   ASSERT_FALSE(ways.empty());
   EXPECT_EQ(ways.front().substr(0, 37), "--micro-batch-size 1 --accumulation 8");
-  EXPECT_TRUE(ways_to_fit(tiny(), config, 1000).empty());
+  EXPECT_TRUE(ways_to_fit(tiny(), config, {1000, "test"}).empty());
 }
 
 TEST(MemoryPlan, RefusesWithTheFiguresAndTheCure) {

@@ -70,10 +70,18 @@ def test_learns_and_exports_for_transformers(model, data, tmp_path):
     assert AutoTokenizer.from_pretrained(output / "model").chat_template is not None
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16_master", "bf16_stochastic"])
-def test_a_resumed_run_is_bitwise_equal_to_an_unbroken_one(model, data, tmp_path, precision):
+@pytest.mark.parametrize(
+    ("precision", "states"),
+    [("fp32", "fp32"), ("bf16_master", "bf16"), ("bf16_stochastic", "fp32"), ("bf16_stochastic", "8bit")],
+)
+def test_a_resumed_run_is_bitwise_equal_to_an_unbroken_one(model, data, tmp_path, precision, states):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    fields = {"train__precision": precision, "train__accumulation": 2, "export_model": False}
+    fields = {
+        "train__precision": precision,
+        "optimizer__states": states,
+        "train__accumulation": 2,
+        "export_model": False,
+    }
     finetune(model, data, whole, **fields)
     (resumed / "checkpoints").mkdir(parents=True)
     shutil.copy(whole / "config.json", resumed)
@@ -85,6 +93,43 @@ def test_a_resumed_run_is_bitwise_equal_to_an_unbroken_one(model, data, tmp_path
             name
         )
     assert losses(resumed) == {step: loss for step, loss in losses(whole).items() if step > 5}
+
+
+def test_narrow_optimizer_states_learn_as_wide_ones_do(model, data, tmp_path):
+    final = {}
+    for states in ("fp32", "bf16", "8bit"):
+        fields = {"train__max_steps": 60, "train__micro_batch_size": 4, "optimizer__states": states}
+        finetune(model, data, tmp_path / states, export_model=False, **fields)
+        final[states] = sum(losses(tmp_path / states)[step] for step in range(51, 61)) / 10
+    assert final["bf16"] == pytest.approx(final["fp32"], rel=0.03)
+    assert final["8bit"] == pytest.approx(final["fp32"], rel=0.05)
+    saved = load_file(checkpoint(tmp_path / "8bit", 60) / "optimizer.safetensors")
+    parameters = sum(tensor.numel() for name, tensor in saved.items() if name.startswith("exp_avg."))
+    assert sum(tensor.nbytes for tensor in saved.values()) < 2.1 * parameters
+
+
+def test_updates_within_backward_and_recomputed_layers_change_no_bit(model, data, tmp_path):
+    common = {"train__precision": "bf16_stochastic", "optimizer__states": "8bit", "export_model": False}
+    common |= {"train__max_steps": 4, "optimizer__clip_norm": 0}
+    finetune(model, data, tmp_path / "a", **common)
+    finetune(model, data, tmp_path / "b", optimizer__update="in_backward", train__recompute="full", **common)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        ours, expected = (checkpoint(tmp_path / run, 4) / name for run in ("b", "a"))
+        assert ours.read_bytes() == expected.read_bytes()
+    assert losses(tmp_path / "b") == losses(tmp_path / "a")
+
+
+def test_two_backward_passes_clip_to_the_global_norm(model, data, tmp_path):
+    common = {"train__max_steps": 4, "optimizer__clip_norm": 0.5, "export_model": False}
+    finetune(model, data, tmp_path / "a", **common)
+    finetune(model, data, tmp_path / "b", optimizer__update="in_backward_twice", **common)
+    for ours, expected in zip(metrics(tmp_path / "b"), metrics(tmp_path / "a"), strict=True):
+        if "loss" in ours:
+            assert expected["grad_norm"] > 0.5
+            assert ours["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+            assert ours["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-4)
+    refused = finetune(model, data, tmp_path / "c", expected=2, optimizer__update="in_backward")
+    assert "optimizer.clip_norm to 0" in refused.stderr and "in_backward_twice" in refused.stderr
 
 
 def test_the_same_job_is_bitwise_equal_on_any_number_of_threads(model, tmp_path):

@@ -36,18 +36,40 @@ class Result:
     reserved_gib: float
     kernels: list[Kernel]
     versions: dict
+    distinct_gradients: int | None = None  # of the repeats that were asked for
 
     def as_json(self) -> dict:
         return asdict(self)
 
 
-def step(system) -> torch.Tensor:
-    """Forward and backward from empty gradients."""
-    for parameter in system.parameters.values():
-        parameter.grad = None
+def step(system, hold_gradients: bool = False) -> torch.Tensor:
+    """Forward, backward and the update, if the system makes one; from empty gradients unless they are held."""
+    if not hold_gradients:
+        for parameter in system.parameters.values():
+            parameter.grad = None
     loss = system.loss()
     loss.backward()
+    system.update()
     return loss.detach()
+
+
+def gradient_hash(system) -> int:
+    """Of the bits of all gradients, and where they stand."""
+    total = 0
+    for parameter in system.parameters.values():
+        bits = parameter.grad.contiguous().view(torch.int16).flatten()
+        for part in bits.split(1 << 26):
+            places = torch.arange(1, len(part) + 1, device=part.device, dtype=torch.int32)
+            total = (total * 31 + int((part * places).sum(dtype=torch.int64))) % (1 << 61)
+    return total
+
+
+def distinct_gradients(system, repeats: int) -> int:
+    hashes = set()
+    for _ in range(repeats):
+        step(system)
+        hashes.add(gradient_hash(system))
+    return len(hashes)
 
 
 def synchronize() -> None:
@@ -55,19 +77,19 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-def timed_steps(system, count: int) -> list[float]:
+def timed_steps(system, count: int, hold_gradients: bool = False) -> list[float]:
     """Milliseconds of each of `count` steps that follow each other without a wait."""
     if not torch.cuda.is_available():
         times = []
         for _ in range(count):
             begin = time.perf_counter()
-            step(system)
+            step(system, hold_gradients)
             times.append((time.perf_counter() - begin) * 1e3)
         return times
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     marks[0].record()
     for mark in marks[1:]:
-        step(system)
+        step(system, hold_gradients)
         mark.record()
     synchronize()
     return [begin.elapsed_time(end) for begin, end in itertools.pairwise(marks)]
@@ -88,14 +110,28 @@ def kernels_of(system) -> list[Kernel]:
     return sorted(kernels, key=lambda kernel: -kernel.ms)
 
 
-def measure(system, warmup: int, steps: int, tokens: int, flops_per_token: float) -> Result:
+@dataclass
+class Plan:
+    """How to measure: steps before the measured ones, for no longer than `warm_limit` seconds, and measured ones."""
+
+    warmup: int
+    warm_limit: float
+    steps: int
+    hold_gradients: bool = False
+    repeats: int = 0  # of forward and backward, to count distinct gradients
+
+
+def measure(system, plan: Plan, tokens: int, flops_per_token: float) -> Result:
     begin = time.perf_counter()
     loss = step(system).item()
     first = time.perf_counter() - begin
-    timed_steps(system, warmup)
+    for _ in range(plan.warmup):
+        if time.perf_counter() - begin > plan.warm_limit:
+            break
+        timed_steps(system, 1, plan.hold_gradients)
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    times = timed_steps(system, steps)
+    times = timed_steps(system, plan.steps, plan.hold_gradients)
     peaks = [0.0, 0.0]
     if torch.cuda.is_available():
         peaks = [torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB]
@@ -112,6 +148,7 @@ def measure(system, warmup: int, steps: int, tokens: int, flops_per_token: float
         allocated_gib=peaks[0],
         reserved_gib=peaks[1],
         kernels=kernels_of(system),
+        distinct_gradients=distinct_gradients(system, plan.repeats) if plan.repeats else None,
         versions=system.versions(),
     )
 

@@ -49,7 +49,7 @@ def write_tiny_model(folder: Path, texts: Iterable[str], seed: int) -> int:
     return model.num_parameters()
 
 
-def train_tokenizer(texts: Iterable[str]):
+def train_tokenizer(texts: Iterable[str], vocabulary: int = VOCABULARY):
     """Byte-level BPE with the control tokens of Qwen's chat format."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -58,7 +58,7 @@ def train_tokenizer(texts: Iterable[str]):
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -19,15 +19,21 @@ enum class AdamWValue : std::uint8_t {
   kBf16Stochastic,  // the bf16 parameter itself, rounded stochastically
 };
 
+// How the moments of all parameters are kept.
+enum class AdamWMoments : std::uint8_t { kFp32, kBf16, kEightBit };
+
 struct AdamWTensor {
   TensorSpan span;
   void* parameter;
   const void* gradient;
-  float* exp_avg;
-  float* exp_avg_sq;
-  float* master;         // kBf16Master
-  std::uint64_t stream;  // of random numbers: kBf16Stochastic
-  float decay;           // 1 - learning rate * weight decay
+  void* exp_avg;  // fp32, bf16 or codes, aligned to 8 bytes
+  void* exp_avg_sq;
+  std::uint8_t* exp_avg_scale;  // kEightBit: one per block of moments (core/moment_code.h)
+  std::uint8_t* exp_avg_sq_scale;
+  float* master;                // kBf16Master
+  std::uint64_t stream;         // of random numbers: kBf16Stochastic
+  std::uint64_t moment_stream;  // the same for the moments: kBf16, kEightBit
+  float decay;                  // 1 - learning rate * weight decay
   AdamWValue value;
   Element gradient_element;
 };
@@ -48,6 +54,7 @@ struct AdamWParams {
   std::int64_t chunks;  // of all tensors
   AdamWFactors factors;
   std::uint64_t seed;
+  AdamWMoments moments;
 };
 void adamw(const AdamWParams& params, cudaStream_t stream);
 

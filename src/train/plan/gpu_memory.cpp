@@ -67,7 +67,7 @@ AvailableMemory available_memory(const std::string& device) {
   const std::optional<std::uint64_t> free = Nvml().free_bytes(visible_gpu());
   PHALANX_CHECK(free || device == "auto", ConfigError,
                 "train.device is cuda, but the driver shows no GPU; use auto or cpu");
-  return free ? AvailableMemory{*free, "the GPU's free memory"} : available_host_memory();
+  return free ? AvailableMemory{*free, "the GPU's free memory", true} : available_host_memory();
 }
 
 }  // namespace phalanx

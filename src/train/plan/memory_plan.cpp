@@ -1,10 +1,14 @@
 #include "train/plan/memory_plan.h"
 
 #include "core/error.h"
+#include "core/moment_code.h"
 #include "core/suggest.h"
+#include "train/plan/activation_memory.h"
+#include "train/plan/gradient_bucket.h"
 
 #include <algorithm>
 #include <iomanip>
+#include <map>
 #include <sstream>
 
 namespace phalanx {
@@ -13,7 +17,6 @@ namespace {
 // Bytes a parameter; 0: not kept.
 struct BytesPerParameter {
   std::uint64_t weight, master, gradient;
-  std::uint64_t moments = 8;  // two in fp32
 };
 
 // `fp32`: the parameter is held in fp32 whatever the precision of the others.
@@ -26,70 +29,44 @@ BytesPerParameter bytes_per_parameter(const TrainConfig& train, bool fp32) {
   return {weight, master, weight + sums};
 }
 
+std::uint64_t state_bytes(std::uint64_t elements, const std::string& states) {
+  if (states == "8bit") {
+    return 2 * (elements + static_cast<std::uint64_t>(moment_blocks(static_cast<std::int64_t>(elements))));
+  }
+  return elements * (states == "bf16" ? 4 : 8);
+}
+
 // Of all parameters and buffers: the optimizer makes no difference.
-BytesPerParameter parameter_bytes(const ModelSpec& spec, const TrainConfig& train) {
-  BytesPerParameter total{0, 0, 0, 0};
+struct ParameterBytes {
+  std::uint64_t weights = 0, master = 0, states = 0;
+  std::uint64_t gradients = 0;  // all, or those of the largest layer where each is updated within backward
+  std::uint64_t sums = 0;       // of the gradients, those there from one micro-batch to the next
+};
+
+ParameterBytes parameter_bytes(const ModelSpec& spec, const RunConfig& config) {
+  ParameterBytes total;
+  std::map<std::string, std::uint64_t> buckets;
+  const bool all_at_once = config.optimizer.update == "after_backward";
   for (const ParameterSpec& parameter : spec.parameters) {
-    const BytesPerParameter each = bytes_per_parameter(train, parameter.fp32);
+    const BytesPerParameter each = bytes_per_parameter(config.train, parameter.fp32);
     const auto count = static_cast<std::uint64_t>(parameter.numel());
-    total.weight += count * each.weight;
+    total.weights += count * each.weight;
     total.master += count * each.master;
-    total.gradient += count * each.gradient;
-    total.moments += count * each.moments;
+    total.states += state_bytes(count, config.optimizer.states);
+    total.sums += count * (each.gradient - each.weight);
+    std::uint64_t& bucket = buckets[all_at_once ? "" : gradient_bucket(parameter.name)];
+    bucket += count * each.gradient;
+    total.gradients = std::max(total.gradients, bucket);
   }
   return total;
 }
 
 // Of the process apart from the tensors. Measured: 150 to 250 MiB in fp32; up to 790 MiB in bf16, for which the matrix library
-// compiles a kernel for every number of tokens that an expert gets, and keeps a thousand of them.
-std::uint64_t engine_bytes(const TrainConfig& train) {
-  return std::uint64_t{train.precision == "fp32" ? 400u : 900u} << 20;
-}
-
-// Saved for backward by one layer, in elements of the activations' type and in bytes of fixed types.
-// Legend: T tokens, H hidden size, E experts, K experts per token, I expert width, D head size.
-std::uint64_t saved_bytes(const ModelSpec& spec, const LayerSpec& layer, std::uint64_t tokens,
-                          std::uint64_t element) {
-  const auto hidden = static_cast<std::uint64_t>(spec.hidden_size);
-  const auto heads = static_cast<std::uint64_t>(layer.attention.num_heads);
-  const auto kv_heads = static_cast<std::uint64_t>(layer.attention.num_kv_heads);
-  const auto head_dim = static_cast<std::uint64_t>(layer.attention.head_dim);
-  const auto width = static_cast<std::uint64_t>(layer.feed_forward.width);
-  const std::uint64_t projections = (heads + 2 * kv_heads) * head_dim;  // q, k, v
-  std::uint64_t elements = 2 * hidden                                   // inputs of the two halves
-                           + 2 * hidden                                 // the same, normalised
-                           + 2 * projections                            // before and after norm and RoPE
-                           + heads * head_dim;                          // attention output
-  std::uint64_t fixed = 4 * (heads + 2);                                // log-sum-exp, rstd of the norms
-  if (layer.feed_forward.router) {
-    const auto top_k = static_cast<std::uint64_t>(layer.feed_forward.router->top_k);
-    const auto experts = static_cast<std::uint64_t>(layer.feed_forward.router->num_experts);
-    elements += top_k * 2 * width;               // pre-activations
-    fixed += 4 * experts + top_k * (4 + 8 + 8);  // scores; weights, experts and row order
-    if (layer.feed_forward.shared) {
-      elements += 2 * static_cast<std::uint64_t>(layer.feed_forward.shared->width) + 1;
-    }
-  } else {
-    elements += 2 * width;
-  }
-  return tokens * (elements * element + fixed);
-}
-
-// The largest buffers that live only while one layer or the head runs.
-std::uint64_t passing_bytes(const ModelSpec& spec, std::uint64_t tokens, std::uint64_t element) {
-  constexpr std::uint64_t kHeadChunk = 1024;  // tokens whose logits exist at a time
-  const auto hidden = static_cast<std::uint64_t>(spec.hidden_size);
-  const std::uint64_t head =
-      3 * std::min(tokens, kHeadChunk) * static_cast<std::uint64_t>(spec.vocab_size) * 4;
-  std::uint64_t layer_most = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    const auto width = static_cast<std::uint64_t>(layer.feed_forward.width);
-    const std::uint64_t top_k =
-        layer.feed_forward.router ? static_cast<std::uint64_t>(layer.feed_forward.router->top_k) : 1;
-    // Gathered rows, their gradients, activations and pre-activation gradients of the experts' backward pass.
-    layer_most = std::max(layer_most, tokens * top_k * (2 * hidden + 4 * width) * element);
-  }
-  return std::max(head, layer_most);
+// compiles a kernel for every number of tokens that an expert gets, and keeps a thousand of them. On a GPU CUDA's context, the
+// libraries' workspaces, and what the allocator holds unused.
+std::uint64_t engine_bytes(const TrainConfig& train, bool on_gpu) {
+  const std::uint64_t mib = on_gpu ? 1500 : train.precision == "fp32" ? 400 : 900;
+  return mib << 20;
 }
 
 std::string percent(std::uint64_t part, std::uint64_t whole) {
@@ -97,6 +74,31 @@ std::string percent(std::uint64_t part, std::uint64_t whole) {
   out << std::fixed << std::setprecision(1) << 100.0 * static_cast<double>(part) / static_cast<double>(whole)
       << "%";
   return out.str();
+}
+
+MemoryItem& item_named(MemoryPlan& plan, const char* name) {
+  return *std::find_if(plan.items.begin(), plan.items.end(),
+                       [&](const MemoryItem& item) { return item.name == name; });
+}
+
+// Activations go as gradients come: the peak is at the beginning of backward, in the head, or at its end, in the first layer. The GPU's
+// allocator gives memory back at once, so that the one makes room for the other. `sums` bytes of the gradients are there throughout.
+void follow_backward(MemoryPlan& plan, const ActivationMemory& activations, std::uint64_t sums) {
+  MemoryItem& gradients = item_named(plan, "gradients");
+  MemoryItem& kept = item_named(plan, "activations");
+  MemoryItem& passing = item_named(plan, "passing buffers");
+  const std::uint64_t begin = sums + activations.kept + activations.head_most;
+  const std::uint64_t end = gradients.bytes + activations.restored + activations.layer_most;
+  if (begin >= end) {
+    gradients.bytes = sums;
+    gradients.how = "at the beginning of backward, where the run holds most";
+    kept.bytes = activations.kept;
+    passing.bytes = activations.head_most;
+  } else {
+    kept.bytes = activations.restored;
+    kept.how = "at the end of backward, where the run holds most";
+    passing.bytes = activations.layer_most;
+  }
 }
 
 }  // namespace
@@ -109,39 +111,46 @@ std::uint64_t MemoryPlan::total() const {
   return sum;
 }
 
-MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config) {
+MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config, bool on_gpu) {
   const BytesPerParameter each = bytes_per_parameter(config.train, /*fp32=*/false);
-  const BytesPerParameter all = parameter_bytes(spec, config.train);
+  const ParameterBytes all = parameter_bytes(spec, config);
   const auto tokens = static_cast<std::uint64_t>(config.train.micro_batch_size) *
                       static_cast<std::uint64_t>(config.data.sequence_length);
-  std::uint64_t saved = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    saved += saved_bytes(spec, layer, tokens, each.weight);
-  }
+  const ActivationMemory activations =
+      activation_memory(spec, {tokens, each.weight, config.train.recompute, on_gpu});
   const auto per_parameter = [](std::uint64_t bytes) { return concat(bytes, " bytes a parameter"); };
+  const std::string& states = config.optimizer.states;
   MemoryPlan plan;
   plan.items = {
-      {"weights", all.weight, per_parameter(each.weight)},
+      {"weights", all.weights, per_parameter(each.weight)},
       {"master weights", all.master, per_parameter(each.master)},
-      {"gradients", all.gradient, per_parameter(each.gradient)},
-      {"optimizer states", all.moments, per_parameter(each.moments)},
-      {"activations", saved, concat(tokens, " tokens through ", spec.layers.size(), " layers")},
-      {"engine", engine_bytes(config.train), "torch, its libraries and their scratch space"},
-      {"passing buffers", passing_bytes(spec, tokens, each.weight), "one layer's rows or the head's logits"},
+      {"gradients", all.gradients,
+       config.optimizer.update == "after_backward" ? per_parameter(each.gradient)
+                                                   : "those of the largest layer"},
+      {"optimizer states", all.states,
+       states == "8bit" ? "2 bytes a parameter, 2 a block of 128" : per_parameter(states == "bf16" ? 4 : 8)},
+      {"activations", activations.kept + activations.restored,
+       concat(tokens, " tokens through ", spec.layers.size(), " layers")},
+      {"engine", engine_bytes(config.train, on_gpu), "torch, its libraries and their scratch space"},
+      {"passing buffers", std::max(activations.head_most, activations.layer_most),
+       "one layer's rows or the head's logits"},
   };
+  if (on_gpu) {
+    follow_backward(plan, activations, all.sums);
+  }
   std::erase_if(plan.items, [](const MemoryItem& item) { return item.bytes == 0; });
   return plan;
 }
 
 std::vector<std::string> ways_to_fit(const ModelSpec& spec, const RunConfig& config,
-                                     std::uint64_t available) {
+                                     const AvailableMemory& available) {
   RunConfig changed = config;
   std::vector<std::string> changes, ways;
   // Each change stays when the next one is tried, so that the last way is all of them together.
   const auto try_change = [&](const std::string& change) {
     changes.push_back(change);
-    const std::uint64_t total = plan_training_memory(spec, changed).total();
-    if (total <= available) {
+    const std::uint64_t total = plan_training_memory(spec, changed, available.on_gpu).total();
+    if (total <= available.bytes) {
       ways.push_back(concat(join(changes, " "), " (", bytes_text(total), ")"));
     }
   };
@@ -154,9 +163,17 @@ std::vector<std::string> ways_to_fit(const ModelSpec& spec, const RunConfig& con
     changed.train.precision = "bf16_stochastic";
     try_change("--precision bf16_stochastic");
   }
+  if (config.optimizer.states != "8bit") {
+    changed.optimizer.states = "8bit";
+    try_change("--optimizer-states 8bit");
+  }
+  if (config.train.recompute != "full") {
+    changed.train.recompute = "full";
+    try_change("--recompute full");
+  }
   while (ways.empty() && changed.data.sequence_length > 256) {
     changed.data.sequence_length /= 2;
-    if (plan_training_memory(spec, changed).total() <= available) {
+    if (plan_training_memory(spec, changed, available.on_gpu).total() <= available.bytes) {
       try_change(concat("--sequence-length ", changed.data.sequence_length));
     }
   }
@@ -164,11 +181,11 @@ std::vector<std::string> ways_to_fit(const ModelSpec& spec, const RunConfig& con
 }
 
 void check_memory(const ModelSpec& spec, const RunConfig& config, const AvailableMemory& available) {
-  const MemoryPlan plan = plan_training_memory(spec, config);
+  const MemoryPlan plan = plan_training_memory(spec, config, available.on_gpu);
   if (plan.total() <= available.bytes) {
     return;
   }
-  const std::vector<std::string> ways = ways_to_fit(spec, config, available.bytes);
+  const std::vector<std::string> ways = ways_to_fit(spec, config, available);
   const std::string cure = ways.empty()
                                ? "no setting makes it fit: take a smaller model or a machine with more memory"
                                : "it fits with " + join(ways, "\n  or with ");

@@ -21,12 +21,14 @@ struct MemoryPlan {
   std::uint64_t total() const;
 };
 
-// Weights, master weights, gradients, optimizer states, saved activations of one micro-batch and the largest passing buffers.
-MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config);
+// Weights, master weights, gradients, optimizer states, saved activations of one micro-batch and the largest passing buffers; on a
+// GPU as they are at the moment that holds most.
+MemoryPlan plan_training_memory(const ModelSpec& spec, const RunConfig& config, bool on_gpu = false);
 
 struct AvailableMemory {
   std::uint64_t bytes = 0;
   std::string limit;  // what sets it: "the machine's free memory", "the control group's limit"
+  bool on_gpu = false;
 };
 
 // What this process may still allocate: the least of MemAvailable and the limits of its control groups.
@@ -38,7 +40,8 @@ AvailableMemory available_memory(const std::string& device);
 
 // Changes of the configuration, one or several together, that make the run fit, each with the total it leads to. Empty when
 // none of those tried does.
-std::vector<std::string> ways_to_fit(const ModelSpec& spec, const RunConfig& config, std::uint64_t available);
+std::vector<std::string> ways_to_fit(const ModelSpec& spec, const RunConfig& config,
+                                     const AvailableMemory& available);
 
 // Throws ConfigError with the largest items and what would make it fit, unless the plan fits.
 void check_memory(const ModelSpec& spec, const RunConfig& config, const AvailableMemory& available);
