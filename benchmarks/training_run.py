@@ -1,10 +1,10 @@
-"""A real training run: GSM8K through `phalanx finetune`, stopped by SIGTERM in the middle, gone on with, exported; and the same batches
-through Transformers.
+"""A real training run: GSM8K through `phalanx finetune`, stopped by SIGTERM in the middle, gone on with, exported;
+and the same batches through Transformers.
 
     ./dev bench training_run --train gsm8k_train.jsonl --test gsm8k_test.jsonl --folder run
 
-Both start from one random Qwen3-MoE with a tokenizer trained on the data, and train in bf16 with fp32 master weights. The record has
-both curves; it must show the same mean loss over the last steps within 1%.
+Both start from one random Qwen3-MoE with a tokenizer trained on the data, and train in bf16 with fp32 master weights.
+The record has both curves; it must show the same mean loss over the last steps within 1%.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def steps_of(output):
 
 
 def train_ours(model, data, output, options):
-    """Stopped in the middle and gone on with. Returns the steps, the step at which it was stopped, and what it held at most."""
+    """Stopped in the middle and gone on with: the steps, the one at which it was stopped, what it held at most."""
     command = [
         "phalanx",
         "finetune",

@@ -51,11 +51,12 @@ struct MomentCode {
   static constexpr float kRandomPerLeast = 65536.0f / least();
 
   // `quotient` in [0, 1] and its bits; up with the probability of what is cut off, which the 16 bits of `random16` decide.
-  static constexpr std::uint32_t round(float quotient, std::uint32_t quotient_bits, std::uint32_t random16) {
-    if (quotient_bits < kLeastBits) {
-      return quotient * kRandomPerLeast > static_cast<float>(random16) ? 1 : 0;
-    }
-    return ((quotient_bits + (random16 << (kDropped - 16))) >> kDropped) - kBase;
+  // `random` is the same number in fp32.
+  static constexpr std::uint32_t round(float quotient, std::uint32_t quotient_bits, std::uint32_t random16,
+                                       float random) {
+    const std::uint32_t code = ((quotient_bits + (random16 << (kDropped - 16))) >> kDropped) - kBase;
+    const std::uint32_t below = quotient * kRandomPerLeast > random ? 1 : 0;
+    return quotient_bits < kLeastBits ? below : code;
   }
 
   static constexpr std::uint32_t value_bits(std::uint32_t code) {

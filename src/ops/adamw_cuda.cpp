@@ -80,6 +80,7 @@ void adamw_cuda_(at::TensorList parameters, at::TensorList gradients, at::Tensor
   }
   const at::Tensor entries = table.on(parameters[0].device());
   const auto count = static_cast<double>(step);
+  const auto root_correction2 = static_cast<float>(std::pow(1.0 - std::pow(beta2, count), 0.5));
   kernels::AdamWParams params;
   params.tensors = reinterpret_cast<const kernels::AdamWTensor*>(entries.const_data_ptr());
   params.tensor_count = table.count();
@@ -87,7 +88,8 @@ void adamw_cuda_(at::TensorList parameters, at::TensorList gradients, at::Tensor
   params.factors = {static_cast<float>(1.0 - beta1),
                     static_cast<float>(beta2),
                     static_cast<float>(1.0 - beta2),
-                    static_cast<float>(std::pow(1.0 - std::pow(beta2, count), 0.5)),
+                    root_correction2,
+                    1.0f / root_correction2,
                     static_cast<float>(eps),
                     static_cast<float>(-(learning_rate / (1.0 - std::pow(beta1, count)))),
                     static_cast<float>(gradient_scale)};

@@ -286,7 +286,7 @@ void optimizer(AdamWValue value, Element gradient_element, AdamWMoments moments)
     adamw({table.data<AdamWTensor>(),
            count,
            chunks,
-           {0.1f, 0.95f, 0.05f, 0.2f, 1e-8f, -1e-3f, 1.0f},
+           {0.1f, 0.95f, 0.05f, 0.2f, 5.0f, 1e-8f, -1e-3f, 1.0f},
            1,
            moments},
           kStream);

@@ -304,7 +304,8 @@ TEST(MomentCode, HoldsItsOwnValuesAndOrdinaryCases) {
   for (std::uint32_t code = 0; code < 256; ++code) {
     const std::uint32_t bits = SecondMomentCode::value_bits(code);
     for (const std::uint32_t random : {0u, 1u, 0xffffu}) {
-      EXPECT_EQ(SecondMomentCode::round(std::bit_cast<float>(bits), bits, random), code);
+      EXPECT_EQ(SecondMomentCode::round(std::bit_cast<float>(bits), bits, random, static_cast<float>(random)),
+                code);
     }
   }
   EXPECT_EQ(std::bit_cast<float>(SecondMomentCode::value_bits(255)), 1.0f);

@@ -122,7 +122,9 @@ def print_kernels(result: Result) -> None:
     total = sum(kernel.ms for kernel in result.kernels)
     if total == 0:
         return
-    print(f"\n{result.system}: {total:.1f} ms in kernels, step {result.step_ms:.1f} ms")
+    print(
+        f"\n{result.system}: {total:.1f} ms in kernels, {result.idle_ms:.1f} ms between them, step {result.step_ms:.1f} ms"
+    )
     for kernel in result.kernels[:SHOWN_KERNELS]:
         print(f"  {kernel.ms:9.2f} ms {kernel.calls:6d} x  {kernel.name[:120]}")
 

@@ -35,6 +35,7 @@ class Result:
     allocated_gib: float  # peaks of the measured steps
     reserved_gib: float
     kernels: list[Kernel]
+    idle_ms: float  # of the profiled step
     versions: dict
     distinct_gradients: int | None = None  # of the repeats that were asked for
 
@@ -95,10 +96,10 @@ def timed_steps(system, count: int, hold_gradients: bool = False) -> list[float]
     return [begin.elapsed_time(end) for begin, end in itertools.pairwise(marks)]
 
 
-def kernels_of(system) -> list[Kernel]:
-    """The kernels of one step, most time first."""
+def profiled(system) -> tuple[list[Kernel], float]:
+    """The kernels of one step, most time first, and the milliseconds between its first and last in which none ran."""
     if not torch.cuda.is_available():
-        return []
+        return [], 0.0
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         step(system)
         synchronize()
@@ -107,7 +108,16 @@ def kernels_of(system) -> list[Kernel]:
         Kernel(event.key[:160], event.count, round(event.device_time_total / 1e3, 4)) for event in events
     ]
     kernels = [kernel for kernel in kernels if kernel.ms >= NEGLIGIBLE_MS]
-    return sorted(kernels, key=lambda kernel: -kernel.ms)
+    return sorted(kernels, key=lambda kernel: -kernel.ms), idle_ms(profile.events())
+
+
+def idle_ms(events) -> float:
+    ranges = sorted((event.time_range.start, event.time_range.end) for event in events)
+    idle, busy_until = 0.0, ranges[0][0]
+    for begin, end in ranges:
+        idle += max(0.0, begin - busy_until)
+        busy_until = max(busy_until, end)
+    return idle / 1e3
 
 
 @dataclass
@@ -135,6 +145,7 @@ def measure(system, plan: Plan, tokens: int, flops_per_token: float) -> Result:
     peaks = [0.0, 0.0]
     if torch.cuda.is_available():
         peaks = [torch.cuda.max_memory_allocated() / GIB, torch.cuda.max_memory_reserved() / GIB]
+    kernels, idle = profiled(system)
     median = statistics.median(times)
     rate = tokens / median * 1e3
     return Result(
@@ -147,7 +158,8 @@ def measure(system, plan: Plan, tokens: int, flops_per_token: float) -> Result:
         model_tflops=rate * flops_per_token / 1e12,
         allocated_gib=peaks[0],
         reserved_gib=peaks[1],
-        kernels=kernels_of(system),
+        kernels=kernels,
+        idle_ms=idle,
         distinct_gradients=distinct_gradients(system, plan.repeats) if plan.repeats else None,
         versions=system.versions(),
     )

@@ -10,12 +10,22 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// root / factor, correctly rounded, from the rounded inverse of the factor: two corrections by exact remainders. `root` is a square
+// root and `factor` in (0, 1], so that nothing over- or underflows on the way. Half the instructions of a division.
+__device__ float divide_root(float root, float factor, float inverse) {
+  float quotient = __fmul_rn(root, inverse);
+  quotient = __fmaf_rn(__fmaf_rn(-quotient, factor, root), inverse, quotient);
+  quotient = __fmaf_rn(__fmaf_rn(-quotient, factor, root), inverse, quotient);
+  return root < INFINITY ? quotient : root;
+}
+
 __device__ void step(float gradient, float decay, const AdamWFactors& f, float& value, float& exp_avg,
                      float& exp_avg_sq) {
   const float grad = __fmul_rn(gradient, f.gradient_scale);
   exp_avg = __fmaf_rn(f.one_minus_beta1, __fsub_rn(grad, exp_avg), exp_avg);
   exp_avg_sq = __fmaf_rn(__fmul_rn(f.one_minus_beta2, grad), grad, __fmul_rn(exp_avg_sq, f.beta2));
-  const float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(exp_avg_sq), f.root_correction2), f.eps);
+  const float denominator =
+      __fadd_rn(divide_root(__fsqrt_rn(exp_avg_sq), f.root_correction2, f.inverse_root), f.eps);
   value = __fadd_rn(__fmul_rn(value, decay), __fdiv_rn(__fmul_rn(f.minus_step_size, exp_avg), denominator));
 }
 
@@ -53,7 +63,8 @@ __device__ void step_chunk(const AdamWTensor& tensor, const AdamWParams& p, std:
   // The threads of a block of moments stay together to its end.
   const std::int64_t last = kMoments == AdamWMoments::kEightBit ? moment_blocks(end) * kMomentBlock : end;
   for (std::int64_t at = begin + threadIdx.x * kUnit; at < last; at += kThreads * kUnit) {
-    step_run<kMoments, kValue, Gradient>(tensor, p, {at, end - at});
+    const auto count = static_cast<int>(min(end - at, std::int64_t{kUnit}));
+    step_run<kMoments, kValue, Gradient>(tensor, p, {at, count});
   }
 }
 

@@ -43,6 +43,7 @@ struct AdamWFactors {
   float one_minus_beta1;
   float beta2, one_minus_beta2;
   float root_correction2;  // sqrt(1 - beta2^step)
+  float inverse_root;      // 1 / root_correction2
   float eps;
   float minus_step_size;  // -learning rate / (1 - beta1^step)
   float gradient_scale;

@@ -12,14 +12,14 @@ constexpr int kFinalThreads = 1024;
 constexpr int kUnitsAtOnce = 4;  // of a thread, so that enough loads are in flight
 
 template <class T>
-__device__ double sum_of_squares(const T* values, std::int64_t count) {
+__device__ double sum_of_squares(const T* values, int count) {
   constexpr int kStride = kThreads * kUnit;
   double sum = 0.0;
-  for (std::int64_t begin = threadIdx.x * kUnit; begin < count; begin += kStride * kUnitsAtOnce) {
+  for (int begin = static_cast<int>(threadIdx.x) * kUnit; begin < count; begin += kStride * kUnitsAtOnce) {
     float units[kUnitsAtOnce][kUnit];
 #pragma unroll
     for (int u = 0; u < kUnitsAtOnce; ++u) {
-      const std::int64_t at = begin + u * kStride;
+      const int at = begin + u * kStride;
       load_unit(values + at, count - at, units[u]);
     }
 #pragma unroll
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) chunk_kernel(const __grid_constant__
   const std::int64_t chunk = blockIdx.x;
   const NormTensor tensor = entry_of_chunk(p.tensors, p.tensor_count, chunk);
   const std::int64_t begin = (chunk - tensor.span.first_chunk) * kTensorChunk;
-  const std::int64_t count = min(kTensorChunk, tensor.span.elements - begin);
+  const auto count = static_cast<int>(min(kTensorChunk, tensor.span.elements - begin));
   double sum[1];
   if (tensor.element == Element::kBf16) {
     sum[0] = sum_of_squares(static_cast<const __nv_bfloat16*>(tensor.values) + begin, count);

@@ -8,10 +8,11 @@
 
 namespace phalanx::kernels {
 
-// A run of neighbouring elements of one parameter, `at` a multiple of kUnit, and how many of them there are.
+// A run of neighbouring elements of one parameter, `at` a multiple of kUnit, and how many of them there are: kUnit, less at the end of
+// the parameter, none or a negative number behind it.
 struct Run {
   std::int64_t at;
-  std::int64_t count;
+  int count;
 };
 
 static_assert(kUnit == 8, "a random block has 8 numbers of 16 bits");
@@ -45,36 +46,48 @@ static_assert(kBlockThreads == 16, "half a warp");
 template <class Code>
 inline constexpr std::uint32_t kSignBit = std::is_same_v<Code, FirstMomentCode> ? 0x80u : 0u;
 
+// A byte of eight, the first in memory being the lowest.
+__device__ inline std::uint32_t byte_of(const uint2& word, int i) {
+  return __byte_perm(i < 4 ? word.x : word.y, 0, 0x4440 | (i % 4));
+}
+
 template <class Code>
 __device__ void load_codes(const std::uint8_t* codes, const std::uint8_t* exponents, const Run& run,
                            float (&values)[kUnit]) {
+  __builtin_assume(__isGlobal(codes));
+  __builtin_assume(__isGlobal(exponents));
   const std::uint32_t exponent = run.count > 0 ? exponents[run.at / kMomentBlock] : 0;
   const float scale =
       exponent == kNoExponent ? __uint_as_float(0x7fffffffu) : __uint_as_float(block_scale_bits(exponent));
-  std::uint64_t word = 0;
+  uint2 word{};
   if (run.count >= kUnit) {
-    word = *reinterpret_cast<const std::uint64_t*>(codes + run.at);
+    word = *reinterpret_cast<const uint2*>(codes + run.at);
   } else {
+#pragma unroll 1
     for (int i = 0; i < run.count; ++i) {
-      word |= std::uint64_t{codes[run.at + i]} << (8 * i);
+      (i < 4 ? word.x : word.y) |= std::uint32_t{codes[run.at + i]} << (8 * (i % 4));
     }
   }
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) {
-    const auto code = static_cast<std::uint32_t>(word >> (8 * i)) & 0xffu;
-    const float magnitude = __fmul_rn(__uint_as_float(Code::value_bits(code & ~kSignBit<Code>)), scale);
-    values[i] = (code & kSignBit<Code>) != 0 ? -magnitude : magnitude;
+    const std::uint32_t code = byte_of(word, i);
+    const std::uint32_t magnitude = Code::value_bits(code & ~kSignBit<Code>);
+    const std::uint32_t sign = (code & kSignBit<Code>) << 24;
+    values[i] = __fmul_rn(__uint_as_float(magnitude | sign), scale);
   }
 }
 
-// Every thread of the block of moments calls it, also one whose run lies behind the end; what it holds must be zeros then.
+// Every thread of the block of moments calls it, also one whose run lies behind the end. Values behind the end are zeros, which
+// moments without a gradient stay.
 template <class Code>
 __device__ void store_codes(const float (&values)[kUnit], std::uint8_t* codes, std::uint8_t* exponents,
                             const Run& run, const PhiloxBlock& random) {
+  __builtin_assume(__isGlobal(codes));
+  __builtin_assume(__isGlobal(exponents));
   std::uint32_t largest = 0;
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) {
-    largest = max(largest, i < run.count ? __float_as_uint(values[i]) & 0x7fffffffu : 0u);
+    largest = max(largest, __float_as_uint(values[i]) & 0x7fffffffu);
   }
   const unsigned half_warp = 0xffffu << (threadIdx.x & 16u);
 #pragma unroll
@@ -86,19 +99,29 @@ __device__ void store_codes(const float (&values)[kUnit], std::uint8_t* codes, s
     exponents[run.at / kMomentBlock] = static_cast<std::uint8_t>(exponent);
   }
   const float inverse = __uint_as_float(inverse_scale_bits(exponent));
-  std::uint64_t word = 0;
+  std::uint32_t rounded[kUnit];
 #pragma unroll
   for (int i = 0; i < kUnit; ++i) {
     const float quotient = __fmul_rn(fabsf(values[i]), inverse);
-    std::uint32_t code = Code::round(quotient, __float_as_uint(quotient), random16(random, i));
-    code |= values[i] < 0 ? kSignBit<Code> : 0;
-    word |= std::uint64_t{exponent == kNoExponent ? 0 : code & 0xffu} << (8 * i);
+    const std::uint32_t number = random16(random, i);
+    // The number as fp32, without the slow conversion: behind the point of 2^23.
+    const float wide = __uint_as_float(0x4b000000u | number) - 8388608.0f;
+    rounded[i] = Code::round(quotient, __float_as_uint(quotient), number, wide);
+    if constexpr (kSignBit<Code> != 0) {
+      rounded[i] |= values[i] < 0 ? kSignBit<Code> : 0;
+    }
+  }
+  uint2 word{rounded[0] | rounded[1] << 8 | rounded[2] << 16 | rounded[3] << 24,
+             rounded[4] | rounded[5] << 8 | rounded[6] << 16 | rounded[7] << 24};
+  if (exponent == kNoExponent) {
+    word = uint2{};
   }
   if (run.count >= kUnit) {
-    *reinterpret_cast<std::uint64_t*>(codes + run.at) = word;
+    *reinterpret_cast<uint2*>(codes + run.at) = word;
   } else {
+#pragma unroll 1
     for (int i = 0; i < run.count; ++i) {
-      codes[run.at + i] = static_cast<std::uint8_t>(word >> (8 * i));
+      codes[run.at + i] = static_cast<std::uint8_t>((i < 4 ? word.x : word.y) >> (8 * (i % 4)));
     }
   }
 }

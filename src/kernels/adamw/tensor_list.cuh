@@ -21,12 +21,12 @@ __device__ const Entry& entry_of_chunk(const Entry* entries, int count, std::int
 inline constexpr int kUnit = 8;
 
 template <class T>
-__device__ bool is_whole(const T* run, std::int64_t count) {
+__device__ bool is_whole(const T* run, int count) {
   return count >= kUnit && reinterpret_cast<std::uintptr_t>(run) % 16 == 0;
 }
 
 template <class T>
-__device__ void load_unit(const T* run, std::int64_t count, float (&values)[kUnit]) {
+__device__ void load_unit(const T* run, int count, float (&values)[kUnit]) {
   constexpr int kPerVector = kVectorValues<T>;
   __builtin_assume(__isGlobal(run));  // which the compiler does not know of a pointer read from memory
   if (is_whole(run, count)) {
@@ -48,7 +48,7 @@ __device__ void load_unit(const T* run, std::int64_t count, float (&values)[kUni
 
 // Rounds to nearest.
 template <class T>
-__device__ void store_unit(const float (&values)[kUnit], T* run, std::int64_t count) {
+__device__ void store_unit(const float (&values)[kUnit], T* run, int count) {
   constexpr int kPerVector = kVectorValues<T>;
   __builtin_assume(__isGlobal(run));
   if (is_whole(run, count)) {

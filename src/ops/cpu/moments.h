@@ -80,7 +80,8 @@ void write_codes(const float* from, std::uint8_t* codes, std::uint8_t* exponents
       return;
     }
     const float quotient = std::fabs(from[i]) * std::bit_cast<float>(inverse_scale_bits(exponent));
-    const std::uint32_t code = Code::round(quotient, std::bit_cast<std::uint32_t>(quotient), random16);
+    const std::uint32_t code =
+        Code::round(quotient, std::bit_cast<std::uint32_t>(quotient), random16, static_cast<float>(random16));
     codes[i] = static_cast<std::uint8_t>(code | (from[i] < 0 ? kSignBit<Code> : 0));
   });
 }
