@@ -96,7 +96,9 @@ TEST(MemoryPlan, NarrowStatesUpdatesWithinBackwardAndRecomputedLayers) {
   config.optimizer.states = "bf16";
   EXPECT_EQ(bytes(config, "optimizer states"), 4 * parameters);
   config.optimizer.states = "8bit";
-  EXPECT_EQ(bytes(config, "optimizer states"), 2 * (parameters + parameters / 128));
+  EXPECT_GE(bytes(config, "optimizer states"), 2 * (parameters + parameters / 128));
+  EXPECT_LE(bytes(config, "optimizer states"),
+            2 * (parameters + parameters / 128 + tiny().parameters.size()));
   config.optimizer.update = "in_backward";
   EXPECT_LT(bytes(config, "gradients"), all_gradients / 3);
   EXPECT_GE(bytes(config, "gradients"), all_gradients / 6);

@@ -123,7 +123,8 @@ def print_kernels(result: Result) -> None:
     if total == 0:
         return
     print(
-        f"\n{result.system}: {total:.1f} ms in kernels, {result.idle_ms:.1f} ms between them, step {result.step_ms:.1f} ms"
+        f"\n{result.system}: {total:.1f} ms in kernels, {result.idle_ms:.1f} ms between them, "
+        f"step {result.step_ms:.1f} ms"
     )
     for kernel in result.kernels[:SHOWN_KERNELS]:
         print(f"  {kernel.ms:9.2f} ms {kernel.calls:6d} x  {kernel.name[:120]}")
