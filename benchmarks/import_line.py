@@ -1,5 +1,7 @@
 """The import line against plain Transformers, in turns in one run: step, checks, loading, import.
 
+Seconds are processor time, so that other work on the machine matters little; with --threads 1 it hardly does.
+
 - step: forward with labels, backward, clipping and torch's AdamW(fused=True) in fp32, on the same weights and tokens.
   The peer is Transformers with sdpa attention and the faster of its `grouped_mm` and `eager` experts.
 - checks: what each layer looks at before it decides that its halves run in the engine; the quickest of many.
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 
 import torch
@@ -64,7 +67,7 @@ def bench_step(size):
     losses = {name: runner.step() for name, runner in runners.items()}
     if max(losses.values()) - min(losses.values()) > 1e-4:
         sys.exit(f"the losses of the first step differ: {losses}")
-    seconds = measure(runners, setting["steps"])
+    seconds = measure(runners, setting["steps"], time.process_time)
     explanation = phalanx.explain(runners["phalanx"].model)
     if explanation.fallen_back:
         sys.exit(f"not all ran in the engine:\n{explanation}")
@@ -103,9 +106,9 @@ if {source!r} == "phalanx":
     from phalanx import engine, families
     engine.load()
 before = resident("VmRSS")
-begin = time.perf_counter()
+begin = time.process_time()
 model = auto.from_pretrained({folder!r})
-seconds = time.perf_counter() - begin
+seconds = time.process_time() - begin
 size = sum(tensor.nbytes for tensor in [*model.parameters(), *model.buffers()])
 print(json.dumps([seconds, resident("VmHWM") - before, size]))
 """
@@ -136,9 +139,9 @@ def bench_loading(gib, turns):
 
 IMPORT = """
 import json, time
-begin = time.perf_counter()
+begin = time.process_time()
 from {source} import AutoModelForCausalLM
-print(json.dumps(time.perf_counter() - begin))
+print(json.dumps(time.process_time() - begin))
 """
 
 
@@ -169,12 +172,16 @@ def main():
     parser.add_argument("--size", choices=SIZES, action="append", help="of the step; default: all")
     parser.add_argument("--gib", type=float, default=1.0, help="size of the checkpoint that is loaded")
     parser.add_argument("--turns", type=int, default=5, help="of loading and of the import")
+    parser.add_argument("--threads", type=int, help="of the step; default: torch's choice")
     parser.add_argument("--output", type=pathlib.Path, help="where to write the JSON record")
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
     record = {
-        "command": "./dev bench import_line",
+        "command": "./dev bench import_line"
+        + (f" --threads {arguments.threads}" if arguments.threads else ""),
         "date": datetime.date.today().isoformat(),
         "machine": {
             "processor": platform.machine(),
