@@ -3,6 +3,8 @@
 import torch
 from transformers import AutoModelForCausalLM
 
+from phalanx import compat
+
 TOP_K_MARGIN = 1e-4
 
 
@@ -84,6 +86,8 @@ def top_k_margin(model, batch):
 
     def record(gate, _, output):
         logits = output[0] if isinstance(output, tuple) else output
+        if compat.router_records_probabilities(type(gate)):
+            logits = logits.log()
         margins.append(choice_margin(gate, logits.reshape(-1, logits.shape[-1])[real]))
 
     hooks = [gate.register_forward_hook(record) for gate in gates]
