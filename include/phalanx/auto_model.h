@@ -27,6 +27,9 @@ struct LoadOptions {
   std::string recompute = "none";  // none | selective | full: activations that backward makes again
   at::Device device = at::kCPU;    // where the parameters live and the model computes
   bool read_weights = true;        // false: uninitialised, `model` need hold no more than a config.json
+  // Names of torch.distributed's groups: all ranks, those that hold all experts together, those that hold the same experts. Each rank
+  // then holds its share of the experts, and forward and backward are collective. Empty: one rank.
+  std::vector<std::string> groups = {};
 };
 
 struct CausalLMInput {

@@ -22,9 +22,10 @@ std::optional<at::ScalarType> dtype_from_text(const std::string& name) {
 struct PythonCausalLM : torch::CustomClassHolder {
   PythonCausalLM(const std::string& model, const std::string& dtype, const std::string& experts,
                  std::optional<double> aux_loss_coef, at::Device device, bool read_weights,
-                 const std::string& recompute)
+                 const std::string& recompute, std::vector<std::string> groups)
       : model(AutoModelForCausalLM::from_pretrained(
-            model, {dtype_from_text(dtype), experts, aux_loss_coef, recompute, device, read_weights})) {}
+            model, {dtype_from_text(dtype), experts, aux_loss_coef, recompute, device, read_weights,
+                    std::move(groups)})) {}
 
   c10::Dict<std::string, at::Tensor> parameters() {
     c10::Dict<std::string, at::Tensor> result;
@@ -77,12 +78,12 @@ struct PythonAdamW : torch::CustomClassHolder {
 TORCH_LIBRARY_FRAGMENT(phalanx, m) {
   m.class_<PythonCausalLM>("CausalLM")
       .def(torch::init<std::string, std::string, std::string, std::optional<double>, at::Device, bool,
-                       std::string>(),
+                       std::string, std::vector<std::string>>(),
            "",
            {torch::arg("model"), torch::arg("dtype") = "auto", torch::arg("experts_implementation") = "auto",
             torch::arg("router_aux_loss_coef") = torch::arg::none(),
             torch::arg("device") = at::Device(at::kCPU), torch::arg("read_weights") = true,
-            torch::arg("recompute") = "none"})
+            torch::arg("recompute") = "none", torch::arg("groups") = std::vector<std::string>{}})
       .def("parameters", &PythonCausalLM::parameters)
       .def("forward", &PythonCausalLM::forward, "",
            {torch::arg("tokens"), torch::arg("labels") = torch::arg::none(),

@@ -2,6 +2,7 @@
 
 #include "core/error.h"
 #include "models/auto_model_impl.h"
+#include "parallel/all_to_all.h"
 
 #include <ATen/TensorOperators.h>
 
@@ -14,12 +15,17 @@ AutoModelForCausalLM& AutoModelForCausalLM::operator=(AutoModelForCausalLM&&) no
 
 AutoModelForCausalLM AutoModelForCausalLM::from_pretrained(const std::string& model,
                                                            const LoadOptions& options) {
-  CausalLM loaded = options.read_weights ? CausalLM::from_pretrained(model, options.dtype, options.device)
-                                         : CausalLM::without_weights(model, options.dtype, options.device);
+  PHALANX_CHECK(options.groups.empty() || options.groups.size() == 3, ConfigError, "groups has ",
+                options.groups.size(), " names; give three, or none for one rank");
+  const Mesh mesh =
+      options.groups.empty() ? Mesh() : make_mesh(options.groups[0], options.groups[1], options.groups[2]);
+  CausalLM loaded = options.read_weights
+                        ? CausalLM::from_pretrained(model, options.dtype, options.device, mesh)
+                        : CausalLM::without_weights(model, options.dtype, options.device, mesh);
   const double coefficient = options.router_aux_loss_coef.value_or(loaded.spec().router_aux_loss_coef);
   return AutoModelForCausalLM(std::make_unique<Impl>(
       Impl{std::move(loaded), experts_implementation_from_name(options.experts_implementation), coefficient,
-           recompute_from_name(options.recompute)}));
+           recompute_from_name(options.recompute), make_dispatcher(mesh)}));
 }
 
 CausalLMOutput AutoModelForCausalLM::forward(const CausalLMInput& input) const {

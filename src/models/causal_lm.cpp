@@ -16,15 +16,30 @@ std::vector<ParameterBuffer> buffers_of(const ParameterSet& parameters) {
                   ": parameters are read and written on the CPU, contiguous");
     buffers.push_back({parameter.name, to_dtype(parameter.tensor.scalar_type()),
                        parameter.tensor.sizes().vec(), parameter.tensor.mutable_data_ptr()});
+    if (parameter.total_rows > 0) {
+      ParameterBuffer& buffer = buffers.back();
+      buffer.first_row = parameter.first_row;
+      buffer.rows = buffer.shape.at(0);
+      buffer.shape.at(0) = parameter.total_rows;
+    }
   }
   return buffers;
+}
+
+void check_experts(const ModelSpec& spec, const Mesh& mesh) {
+  for (const LayerSpec& layer : spec.layers) {
+    PHALANX_CHECK(
+        !layer.feed_forward.router.has_value() || layer.feed_forward.router->num_experts >= mesh.ep_size,
+        ConfigError, "ep_size is ", mesh.ep_size, ", but a layer has ",
+        layer.feed_forward.router->num_experts, " experts; each rank needs at least one: lower ep_size");
+  }
 }
 
 }  // namespace
 
 CausalLM CausalLM::from_pretrained(const std::string& model, std::optional<at::ScalarType> dtype,
-                                   at::Device device) {
-  CausalLM result = without_weights(model, dtype);
+                                   at::Device device, const Mesh& mesh) {
+  CausalLM result = without_weights(model, dtype, at::kCPU, mesh);
   const HfCheckpoint checkpoint(result.source_);
   ThreadPool threads;
   load_parameters(result.spec_.weights, checkpoint, buffers_of(result.parameters_), threads);
@@ -35,12 +50,15 @@ CausalLM CausalLM::from_pretrained(const std::string& model, std::optional<at::S
 }
 
 CausalLM CausalLM::without_weights(const std::string& model, std::optional<at::ScalarType> dtype,
-                                   at::Device device) {
+                                   at::Device device, const Mesh& mesh) {
   CausalLM result;
   result.source_ = resolve_model(model);
   result.spec_ = load_model_spec(result.source_);
+  result.mesh_ = mesh;
+  check_experts(result.spec_, mesh);
   const at::ScalarType stored = to_scalar_type(result.spec_.dtype.value_or(Dtype::kF32));
-  result.parameters_ = ParameterSet(result.spec_, dtype.value_or(stored), device);
+  result.parameters_ =
+      ParameterSet(result.spec_, dtype.value_or(stored), device, mesh.ep_rank(), mesh.ep_size);
   return result;
 }
 
@@ -53,7 +71,14 @@ void CausalLM::save_pretrained(const std::string& folder, const SaveOptions& opt
   how.existing = options.replace ? ExistingFolder::kReplace : ExistingFolder::kRefuse;
   ThreadPool threads;
   const bool on_cpu = parameters_.device().is_cpu();
-  const ParameterSet host = on_cpu ? parameters_ : parameters_.to(parameters_.dtype(), at::kCPU);
+  ParameterSet host = on_cpu ? parameters_ : parameters_.to(parameters_.dtype(), at::kCPU);
+  for (Parameter& parameter : host.list()) {
+    parameter.tensor = gather_experts(mesh_, parameter.tensor.detach(), parameter.total_rows);
+    parameter.total_rows = 0;
+  }
+  if (!mesh_.is_first()) {
+    return;
+  }
   save_model_folder(folder, spec_.config, spec_.weights, buffers_of(host), &source, how, threads);
 }
 

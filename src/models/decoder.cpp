@@ -113,6 +113,7 @@ DecoderOutput decoder_forward(const ModelSpec& spec, const ParameterSet& paramet
     MoeOptions moe_options;
     moe_options.experts = options.experts;
     moe_options.want_router_logits = options.want_router_logits;
+    moe_options.dispatcher = options.dispatcher;
     if (!options.replay_indices.empty()) {
       moe_options.replay_indices = options.replay_indices.at(output.expert_counts.size());
     }

@@ -6,6 +6,7 @@
 #include "models/parameter_set.h"
 #include "ops/recompute.h"
 #include "ops/sequence_layout.h"
+#include "ops/token_dispatch.h"
 
 #include <optional>
 #include <vector>
@@ -17,6 +18,7 @@ struct DecoderOptions {
   Recompute recompute = Recompute::kNone;
   bool want_router_logits = false;         // for the auxiliary loss
   std::vector<at::Tensor> replay_indices;  // [T, K] per layer: forces the routing; empty: the router decides
+  std::shared_ptr<const TokenDispatcher> dispatcher = nullptr;  // where the experts are spread over ranks
 };
 
 struct DecoderOutput {

@@ -1,6 +1,7 @@
 #include "models/parameter_set.h"
 
 #include "core/error.h"
+#include "parallel/mesh.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -16,12 +17,23 @@ at::ScalarType held_type(const Parameter& parameter, at::ScalarType dtype) {
 
 }  // namespace
 
-ParameterSet::ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device) {
+ParameterSet::ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device)
+    : ParameterSet(spec, dtype, device, 0, 1) {}
+
+ParameterSet::ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device, int part,
+                           int parts) {
   Shapes shapes;
   for (const ParameterSpec& parameter : spec.parameters) {
     index_.emplace(parameter.name, list_.size());
     list_.push_back({parameter.name, {}, parameter.decay, parameter.fp32, parameter.trained});
     shapes.push_back(parameter.shape);
+    if (parameter.expert && parts > 1) {
+      const std::int64_t total = parameter.shape.at(0);
+      const ExpertRange range = expert_range(total, part, parts);
+      list_.back().first_row = range.first;
+      list_.back().total_rows = total;
+      shapes.back().at(0) = range.count;
+    }
   }
   allocate(shapes, dtype, device);
 }

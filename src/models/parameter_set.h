@@ -16,6 +16,9 @@ struct Parameter {
   bool decay = true;    // weight decay applies
   bool fp32 = false;    // held in fp32 where the others are narrower
   bool trained = true;  // false: a buffer, which has no gradient
+  // Of a parameter of experts that are spread over ranks: which of its `total_rows` experts this rank holds.
+  std::int64_t first_row = 0;
+  std::int64_t total_rows = 0;  // 0: the tensor is the whole parameter
 };
 
 class ParameterSet {
@@ -24,6 +27,8 @@ class ParameterSet {
   // Uninitialised tensors of the spec's shapes. The weights of q, k and v of a layer lie side by side, so that their products
   // can run as one.
   ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device);
+  // Of the experts, the share of one of `parts` ranks.
+  ParameterSet(const ModelSpec& spec, at::ScalarType dtype, at::Device device, int part, int parts);
 
   // The same parameters elsewhere or in another dtype.
   ParameterSet to(at::ScalarType dtype, at::Device device) const;

@@ -63,7 +63,7 @@ class Experts final : public Block {
 std::tuple<at::Tensor, at::Tensor> through_up(const at::Tensor& x, const ExpertGroups& groups,
                                               const ExpertWeights& experts,
                                               ExpertsImplementation implementation) {
-  const at::Tensor gathered = gather_rows(x, groups.rows, std::nullopt);  // [R, H]
+  const at::Tensor gathered = rows_of_tokens(x, groups, std::nullopt);  // [R, H]
   if (implementation == ExpertsImplementation::kPhalanx) {
     return grouped_linear_swiglu(gathered, experts.gate_up, groups.ends);
   }
@@ -112,7 +112,7 @@ ExpertsForward experts_forward(const at::Tensor& x, const at::Tensor& weights, c
                                ExpertsImplementation implementation) {
   auto [z, activation] = through_up(x, groups, experts, implementation);
   const at::Tensor y = grouped_linear(activation, experts.down, groups.ends, implementation);  // [R, H]
-  return {combine_rows(y, groups.rows, weights, residual), z};
+  return {tokens_of_rows(y, groups, weights, residual), z};
 }
 
 at::Tensor experts_pre_activations(const at::Tensor& x, const ExpertGroups& groups,
@@ -126,27 +126,30 @@ ExpertsGrads experts_backward(const at::Tensor& grad_out, const at::Tensor& x, c
   ExpertsGrads grads;
   if (!needs.x && !needs.weights && !needs.gate_up) {
     if (needs.down) {
-      const at::Tensor grad_y = gather_rows(grad_out, groups.rows, weights);  // [R, H]
+      const at::Tensor grad_y = rows_of_tokens(grad_out, groups, weights);  // [R, H]
       grads.down = grouped_linear_weight_grad(grad_y, swiglu_forward(z), groups.ends, implementation);
     }
     return grads;
   }
-  at::Tensor upstream = gather_rows(grad_out, groups.rows, std::nullopt);  // [R, H]
+  at::Tensor upstream = rows_of_tokens(grad_out, groups, std::nullopt);  // [R, H]
   DownGrads down = through_down(upstream, z, weights, groups, experts.down, needs, implementation);
   grads.weights = down.weights;
+  if (groups.mask.defined() && grads.weights.defined()) {
+    grads.weights.masked_fill_(groups.mask.logical_not(), 0);
+  }
   if (needs.down) {
     grads.down = grouped_linear_weight_grad(upstream, down.weighted_activation, groups.ends, implementation);
   }
   upstream.reset();  // each of these tensors is half a gigabyte in a large model
   down.weighted_activation.reset();
   if (needs.gate_up) {
-    const at::Tensor rows = gather_rows(x, groups.rows, down.missing_weights);  // [R, H]
+    const at::Tensor rows = rows_of_tokens(x, groups, down.missing_weights);  // [R, H]
     grads.gate_up = grouped_linear_weight_grad(down.z, rows, groups.ends, implementation);
   }
   if (needs.x) {
     const at::Tensor grad_rows =
         grouped_linear(down.z, experts.gate_up.transpose(1, 2), groups.ends, implementation);  // [R, H]
-    grads.x = combine_rows(grad_rows, groups.rows, down.missing_weights, std::nullopt);
+    grads.x = tokens_of_rows(grad_rows, groups, down.missing_weights, std::nullopt);
   }
   return grads;
 }

@@ -8,6 +8,9 @@
 #include "ops/router.h"
 #include "ops/token_sum.h"
 
+#include <ATen/ops/bincount.h>
+#include <ATen/ops/cat.h>
+
 namespace phalanx {
 namespace {
 
@@ -33,13 +36,16 @@ enum Saved {
   kChoices,
   kRows,
   kZ,
+  kTokens,
+  kMask,
   kSharedZ,
   kSharedScale,
   kAllSaved
 };
 enum Output { kOut, kCounts, kChosen, kRouterLogits };
 
-void check_arguments(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec) {
+void check_arguments(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,
+                     std::int64_t local_experts) {
   PHALANX_CHECK(x.dim() == 2, Error, "moe_half: x has shape ", x.sym_sizes(), "; expected [tokens, hidden]");
   const auto check = [&](const char* name, const at::Tensor& tensor, std::vector<c10::SymInt> shape,
                          bool may_be_fp32 = false) {
@@ -54,8 +60,8 @@ void check_arguments(const at::Tensor& x, const MoeWeights& weights, const Route
                     width = weights.experts.down.sym_size(-1);
   check("norm", weights.norm, {hidden});
   check("router", weights.router, {experts, hidden}, /*may_be_fp32=*/true);
-  check("gate_up", weights.experts.gate_up, {experts, 2 * width, hidden});
-  check("down", weights.experts.down, {experts, hidden, width});
+  check("gate_up", weights.experts.gate_up, {local_experts, 2 * width, hidden});
+  check("down", weights.experts.down, {local_experts, hidden, width});
   if (weights.shared.has_value()) {
     check_gated_mlp("moe_half: shared expert", x, *weights.shared);
   }
@@ -72,15 +78,20 @@ class MoeHalf final : public LayerHalf {
     const at::Tensor logits = logits_of(n, in);
     Routing routing = router_forward(logits, spec_, forced_choice(logits));
     routing.weights = routing.weights.to(n.scalar_type());
-    const ExpertGroups groups = group_by_expert(routing.indices, spec_.num_experts);
-    const ExpertsForward result =
-        experts_forward(n, routing.weights, groups, {in[kGateUp], in[kDown]}, in[kX], options_.experts);
+    const Served served = serve(n, routing);
+    const ExpertGroups& groups = served.groups;
+    ExpertsForward result =
+        experts_forward(served.n, served.weights, groups, {in[kGateUp], in[kDown]},
+                        spread() ? std::nullopt : std::optional(in[kX]), options_.experts);
+    if (spread()) {
+      result.out = options_.dispatcher->combine(result.out, plan_, in[kX]);
+    }
     const GatedMlpForward shared = in[kSharedDown].defined() ? gated_mlp_forward(n, shared_of(in), result.out)
                                                              : GatedMlpForward{result.out, {}, {}};
     saved = in;
-    saved.insert(saved.end(), {rstd, logits, routing.weights, routing.indices, groups.ends, groups.choices,
-                               groups.rows, result.z, shared.z, shared.scale});
-    Tensors outputs = {shared.out, groups.counts, routing.indices};
+    saved.insert(saved.end(), {rstd, logits, served.weights, routing.indices, groups.ends, groups.choices,
+                               groups.rows, result.z, groups.tokens, groups.mask, shared.z, shared.scale});
+    Tensors outputs = {shared.out, served.counts, routing.indices};
     if (options_.want_router_logits) {
       outputs.push_back(logits);
     }
@@ -100,12 +111,17 @@ class MoeHalf final : public LayerHalf {
     at::Tensor n;
     std::tie(n, saved[kRstd]) = rms_norm_forward(saved[kX], saved[kNorm], norm_eps_);
     saved[kLogits] = logits_of(n, saved);
-    saved[kWeights] = router_forward(saved[kLogits], spec_, saved[kIndices]).weights.to(n.scalar_type());
-    const ExpertGroups groups = group_by_expert(saved[kIndices], spec_.num_experts);
-    saved[kEnds] = groups.ends;
-    saved[kChoices] = groups.choices;
-    saved[kRows] = groups.rows;
-    saved[kZ] = experts_pre_activations(n, groups, {saved[kGateUp], saved[kDown]}, options_.experts);
+    Routing routing = router_forward(saved[kLogits], spec_, saved[kIndices]);
+    routing.weights = routing.weights.to(n.scalar_type());
+    const Served served = serve(n, routing);
+    saved[kWeights] = served.weights;
+    saved[kEnds] = served.groups.ends;
+    saved[kChoices] = served.groups.choices;
+    saved[kRows] = served.groups.rows;
+    saved[kTokens] = served.groups.tokens;
+    saved[kMask] = served.groups.mask;
+    saved[kZ] =
+        experts_pre_activations(served.n, served.groups, {saved[kGateUp], saved[kDown]}, options_.experts);
     if (saved[kSharedDown].defined()) {
       const GatedMlpForward shared = gated_mlp_pre_activations(n, shared_of(saved));
       saved[kSharedZ] = shared.z;
@@ -122,10 +138,8 @@ class MoeHalf final : public LayerHalf {
     const at::Tensor n = std::get<0>(rms_norm_forward(saved[kX], saved[kNorm], norm_eps_));
     const bool through_norm = needs[kX] || needs[kNorm];
     const bool through_router = through_norm || needs[kRouter];
-    const ExpertGroups groups{{}, saved[kEnds], saved[kChoices], saved[kRows]};
     ExpertsGrads experts =
-        experts_backward(grad_out, n, saved[kWeights], groups, saved[kZ], {saved[kGateUp], saved[kDown]},
-                         {through_norm, through_router, needs[kGateUp], needs[kDown]}, options_.experts);
+        backward_experts(saved, grad_out, n, {through_norm, through_router, needs[kGateUp], needs[kDown]});
     Tensors result(kInputs);
     result[kGateUp] = experts.gate_up;
     result[kDown] = experts.down;
@@ -150,6 +164,53 @@ class MoeHalf final : public LayerHalf {
  private:
   static at::Tensor logits_of(const at::Tensor& n, const Tensors& in) {  // [T, E]
     return n.to(in[kRouter].scalar_type()).mm(in[kRouter].t());
+  }
+
+  // The tokens that this rank's experts compute: its own, or those that have come from all ranks.
+  struct Served {
+    at::Tensor n, weights;
+    ExpertGroups groups;
+    at::Tensor counts;  // [E] choices of this rank's tokens
+  };
+
+  bool spread() const { return options_.dispatcher != nullptr; }
+
+  Served serve(const at::Tensor& n, const Routing& routing) {
+    if (!spread()) {
+      const ExpertGroups groups = group_by_expert(routing.indices, spec_.num_experts);
+      return {n, routing.weights, groups, groups.counts};
+    }
+    const TokenDispatcher& dispatcher = *options_.dispatcher;
+    plan_ = dispatcher.plan(routing.indices, spec_.num_experts);
+    const ExpertRange range = dispatcher.range(spec_.num_experts);
+    const at::Tensor both = dispatcher.dispatch(at::cat({n, routing.weights}, 1), plan_);  // [N, H + K]
+    const std::int64_t hidden = n.size(1);
+    return {both.narrow(1, 0, hidden).contiguous(), both.narrow(1, hidden, spec_.top_k).contiguous(),
+            group_by_local_expert(plan_.choices, range.first, range.count),
+            at::bincount(routing.indices.flatten(), {}, spec_.num_experts)};
+  }
+
+  // Where tokens have come from other ranks, their rows of n come again instead of being kept.
+  ExpertsGrads backward_experts(const Tensors& saved, const at::Tensor& grad_out, const at::Tensor& n,
+                                const ExpertsNeeds& needs) const {
+    const ExpertGroups groups{{}, saved[kEnds], saved[kChoices], saved[kRows], saved[kTokens], saved[kMask]};
+    const ExpertWeights weights{saved[kGateUp], saved[kDown]};
+    if (!spread()) {
+      return experts_backward(grad_out, n, saved[kWeights], groups, saved[kZ], weights, needs,
+                              options_.experts);
+    }
+    const TokenDispatcher& dispatcher = *options_.dispatcher;
+    const std::int64_t hidden = n.size(1);
+    const at::Tensor both = dispatcher.dispatch(at::cat({grad_out, n}, 1), plan_);  // [N, 2H]
+    ExpertsGrads grads =
+        experts_backward(both.narrow(1, 0, hidden).contiguous(), both.narrow(1, hidden, hidden).contiguous(),
+                         saved[kWeights], groups, saved[kZ], weights, needs, options_.experts);
+    for (at::Tensor* gradient : {&grads.x, &grads.weights}) {
+      if (gradient->defined()) {
+        *gradient = dispatcher.combine(*gradient, plan_, std::nullopt);
+      }
+    }
+    return grads;
   }
 
   static GatedMlpWeights shared_of(const Tensors& in) {
@@ -195,13 +256,15 @@ class MoeHalf final : public LayerHalf {
   double norm_eps_;
   MoeOptions options_;
   at::Tensor correction_bias_;
+  DispatchPlan plan_;  // of the forward pass, for the backward pass
 };
 
 }  // namespace
 
 HalfCall moe_half_call(const at::Tensor& x, const MoeWeights& weights, const RouterSpec& spec,
                        double norm_eps, const MoeOptions& options) {
-  check_arguments(x, weights, spec);
+  check_arguments(x, weights, spec,
+                  options.dispatcher ? options.dispatcher->range(spec.num_experts).count : spec.num_experts);
   MoeOptions chosen = options;
   chosen.experts = choose_experts_implementation(options.experts, weights.experts.gate_up);
   const GatedMlpWeights shared = weights.shared.value_or(GatedMlpWeights{});

@@ -10,6 +10,7 @@
 #include "ops/gated_mlp.h"
 #include "ops/recompute.h"
 #include "ops/specs.h"
+#include "ops/token_dispatch.h"
 #include "ops/weights.h"
 
 #include <ATen/core/Tensor.h>
@@ -30,12 +31,14 @@ struct MoeOptions {
   ExpertsImplementation experts = ExpertsImplementation::kAuto;
   bool want_router_logits = false;
   at::Tensor replay_indices;  // [T, K] int32: the choice of experts, or undefined for a free one
+  // Where the experts are spread over ranks; `experts` of the weights are then this rank's. Null: all are here.
+  std::shared_ptr<const TokenDispatcher> dispatcher = nullptr;
 };
 
 struct MoeResult {
   at::Tensor out;             // [T, H]
   at::Tensor router_logits;   // [T, E], differentiable; undefined unless asked for
-  at::Tensor expert_counts;   // [E] int64: tokens that chose each expert
+  at::Tensor expert_counts;   // [E] int64: tokens of this rank that chose each expert
   at::Tensor expert_indices;  // [T, K] int32: what `replay_indices` takes
 };
 

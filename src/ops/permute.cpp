@@ -22,6 +22,45 @@ ExpertGroups group_by_expert(const at::Tensor& indices, std::int64_t num_experts
   return {counts, ends, choices, rows};
 }
 
+ExpertGroups group_by_local_expert(const at::Tensor& indices, std::int64_t first, std::int64_t count) {
+  const at::Tensor local = indices.sub(first);
+  const at::Tensor mask = local.ge(0).logical_and_(local.lt(count));
+  // All other choices form one more group, behind the others.
+  const ExpertGroups all = group_by_expert(local.masked_fill(mask.logical_not(), count), count + 1);
+  const std::int64_t rows = indices.numel() - all.counts[count].item<std::int64_t>();
+  ExpertGroups groups;
+  groups.counts = all.counts.narrow(0, 0, count);
+  groups.ends = all.ends.narrow(0, 0, count);
+  groups.choices = all.choices.narrow(0, 0, rows);
+  groups.rows = all.rows.masked_fill(mask.logical_not(), 0);
+  groups.tokens = groups.choices.div(indices.size(1), "floor").to(at::kLong);
+  groups.mask = mask;
+  return groups;
+}
+
+at::Tensor rows_of_tokens(const at::Tensor& x, const ExpertGroups& groups,
+                          const std::optional<at::Tensor>& weights) {
+  if (!groups.mask.defined()) {
+    return gather_rows(x, groups.rows, weights);
+  }
+  at::Tensor rows = x.index_select(0, groups.tokens);
+  return weights.has_value() ? rows.mul_(weights->flatten().index_select(0, groups.choices).unsqueeze(1))
+                             : rows;
+}
+
+at::Tensor tokens_of_rows(const at::Tensor& values, const ExpertGroups& groups,
+                          const std::optional<at::Tensor>& weights,
+                          const std::optional<at::Tensor>& residual) {
+  if (!groups.mask.defined()) {
+    return combine_rows(values, groups.rows, weights, residual);
+  }
+  if (values.size(0) == 0) {
+    return residual.has_value() ? residual->clone() : values.new_zeros({groups.rows.size(0), values.size(1)});
+  }
+  const at::Tensor mask = groups.mask.to(values.scalar_type());
+  return combine_rows(values, groups.rows, weights.has_value() ? mask.mul(*weights) : mask, residual);
+}
+
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows,
                        const std::optional<at::Tensor>& weights) {
   static const auto op = find_operator<Gather>("phalanx::_gather_rows");

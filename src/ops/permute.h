@@ -18,10 +18,23 @@ struct ExpertGroups {
   at::Tensor ends;     // [E] int32: where its rows end (exclusive)
   at::Tensor choices;  // [R] int32: the choice each row computes
   at::Tensor rows;     // [T, K] int32: the row of each choice, the inverse of `choices`
+  // Only where a part of the experts is computed here: R is then the number of choices of these, and `rows` is 0 elsewhere.
+  at::Tensor tokens = {};  // [R] int64: the token of each row
+  at::Tensor mask = {};    // [T, K] bool: a choice of these experts
 };
 
 // indices [T, K] int32 in [0, E). Throws Error for an index outside.
 ExpertGroups group_by_expert(const at::Tensor& indices, std::int64_t num_experts);
+
+// Of the experts first ... first + count - 1 alone, which count from 0 in the result. The host waits for R.
+ExpertGroups group_by_local_expert(const at::Tensor& indices, std::int64_t first, std::int64_t count);
+
+// gather_rows and combine_rows for groups of either kind.
+at::Tensor rows_of_tokens(const at::Tensor& x, const ExpertGroups& groups,
+                          const std::optional<at::Tensor>& weights);
+at::Tensor tokens_of_rows(const at::Tensor& values, const ExpertGroups& groups,
+                          const std::optional<at::Tensor>& weights,
+                          const std::optional<at::Tensor>& residual);
 
 // out[rows[t, k]] = weights[t, k] * x[t]: each row is read once and written K times. x [T, H], rows [T, K], weights [T, K] or
 // absent -> [R, H] like x.

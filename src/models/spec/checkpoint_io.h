@@ -21,9 +21,13 @@ struct ParameterBuffer {
   Dtype dtype = Dtype::kF32;
   std::vector<std::int64_t> shape;
   void* data = nullptr;
+  // Where memory holds a part alone: rows of dimension 0, from `first_row` on. All of them otherwise.
+  std::int64_t first_row = 0;
+  std::optional<std::int64_t> rows = std::nullopt;
 };
 
-// Fills every parameter of the map; `parameters` has a buffer for each, in any order. All names, shapes and dtypes are checked before
+// Fills every parameter of the map; `parameters` has a buffer for each, in any order. Of a parameter that is held in part, the
+// bytes of that part alone are read. All names, shapes and dtypes are checked before
 // the first byte is read. Throws IoError that lists everything that does not fit (see match_weights), and when reading fails.
 void load_parameters(const WeightMap& map, const HfCheckpoint& checkpoint,
                      const std::vector<ParameterBuffer>& parameters, ThreadPool& threads);

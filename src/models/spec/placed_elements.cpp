@@ -36,6 +36,22 @@ void check_form(const WeightRule& rule, const WeightForm& form, const ParameterB
 
 std::int64_t PlacedElements::count() const { return product(placement_->source_shape); }
 
+std::pair<std::int64_t, std::int64_t> PlacedElements::held() const {
+  if (!buffer_->rows.has_value()) {
+    return {0, count()};
+  }
+  const std::int64_t row = product(buffer_->shape) / buffer_->shape.at(0);
+  const std::int64_t begin =
+      std::clamp(buffer_->first_row * row - placement_->offset, std::int64_t{0}, count());
+  const std::int64_t end =
+      std::clamp((buffer_->first_row + *buffer_->rows) * row - placement_->offset, begin, count());
+  PHALANX_CHECK(
+      !placement_->transpose || begin == end || end - begin == count() || placement_->source_shape.size() > 2,
+      Error, "a part of ", buffer_->name, " cannot be read from ", placement_->source,
+      ", which is transposed");
+  return {begin, end};
+}
+
 void PlacedElements::split(std::size_t tensor, std::vector<Piece>* pieces) const {
   const std::int64_t row = placement_->transpose ? placement_->source_shape.back() : 1;
   if (row == 0) {
@@ -43,8 +59,9 @@ void PlacedElements::split(std::size_t tensor, std::vector<Piece>* pieces) const
   }
   const std::int64_t rows =
       std::max<std::int64_t>(1, kPieceBytes / (row * static_cast<std::int64_t>(element_bytes())));
-  for (std::int64_t first = 0; first < count(); first += rows * row) {
-    pieces->push_back({tensor, first, std::min(rows * row, count() - first)});
+  const auto [begin, end] = held();
+  for (std::int64_t first = begin; first < end; first += rows * row) {
+    pieces->push_back({tensor, first, std::min(rows * row, end - first)});
   }
 }
 
@@ -56,8 +73,10 @@ std::byte* PlacedElements::place(std::int64_t element) const {
     const std::int64_t in_matrix = element % (rows * columns);
     element += in_matrix % columns * rows + in_matrix / columns - in_matrix;
   }
+  const std::int64_t before =
+      buffer_->first_row == 0 ? 0 : buffer_->first_row * (product(buffer_->shape) / buffer_->shape[0]);
   return static_cast<std::byte*>(buffer_->data) +
-         static_cast<std::size_t>(placement_->offset + element) * element_bytes();
+         static_cast<std::size_t>(placement_->offset + element - before) * element_bytes();
 }
 
 std::byte* PlacedElements::contiguous(std::int64_t first) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace phalanx {
@@ -25,6 +26,8 @@ class PlacedElements {
   const Placement& placement() const { return *placement_; }
   Dtype dtype() const { return buffer_->dtype; }  // in memory
   std::int64_t count() const;
+  // Elements [begin, end) of the file's order whose places memory holds.
+  std::pair<std::int64_t, std::int64_t> held() const;
   std::size_t element_bytes() const { return static_cast<std::size_t>(dtype_bits(buffer_->dtype)) / 8; }
 
   // Appends pieces of about a MiB that cover the tensor.
