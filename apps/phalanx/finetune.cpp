@@ -7,6 +7,7 @@
 #include "data_files.h"
 #include "engine.h"
 #include "preflight.h"
+#include "ranks.h"
 #include "run_folder.h"
 #include "run_options.h"
 #include "train/plan/memory_plan.h"
@@ -42,6 +43,9 @@ int finetune(const Arguments& arguments) {
     return kPhalanxOk;
   }
   const RunFolder folder(config);
+  if (config.distributed.ranks > 1) {
+    return run_ranks(run_config_to_json(resolved), config.distributed.ranks);
+  }
   return run_engine("finetune", run_config_to_json(resolved));
 }
 

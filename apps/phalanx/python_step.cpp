@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -69,6 +71,12 @@ std::string last_line(std::string text) {
   return text.substr(text.rfind('\n') + 1);  // npos + 1 is 0
 }
 
+volatile std::sig_atomic_t child_of_handler = 0;
+
+void pass_on(int signal) { kill(child_of_handler, signal); }
+
+int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
 }  // namespace
 
 void exec_python_step(const std::vector<std::string>& words) {
@@ -102,9 +110,32 @@ std::string run_python_step(const std::string& module, const std::vector<std::st
       !WIFEXITED(status) || WEXITSTATUS(status) != kNotStarted, ConfigError, command.front(),
       ": could not be started; set PHALANX_PYTHON to the python3 in whose environment phalanx is installed");
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    throw PythonStepFailed{WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
+    throw PythonStepFailed{exit_code_of(status)};
   }
   return last_line(output);
+}
+
+int run_python_program(const std::string& module, const std::vector<std::string>& words) {
+  const std::vector<std::string> command = command_of(module, words);
+  const pid_t child = fork();
+  PHALANX_CHECK(child >= 0, Error, "fork", errno_text(errno));
+  if (child == 0) {
+    setsid();  // Ctrl-C reaches it once, through us
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    set_python_path();
+    exec(command);
+    _exit(kNotStarted);
+  }
+  child_of_handler = child;
+  struct sigaction action {};
+  action.sa_handler = pass_on;
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    sigaction(signal, &action, nullptr);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return exit_code_of(status);
 }
 
 }  // namespace phalanx

@@ -17,4 +17,7 @@ struct PythonStepFailed {
 // PythonStepFailed with its exit code.
 std::string run_python_step(const std::string& module, const std::vector<std::string>& words);
 
+// Runs it with our stdout and passes SIGTERM, SIGINT and SIGUSR1 on to it; it is ended when this process is. Returns its exit code.
+int run_python_program(const std::string& module, const std::vector<std::string>& words);
+
 }  // namespace phalanx

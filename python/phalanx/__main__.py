@@ -30,6 +30,10 @@ def main() -> int:
             file=sys.stderr,
         )
         return NOT_ACCEPTABLE
+    if arguments[:1] == ["finetune"] and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from phalanx.ranks import run_under_torchrun
+
+        return run_under_torchrun(program, arguments)
     os.environ["PHALANX_PYTHON"] = sys.executable  # for the commands that the program hands back to Python
     os.execv(program, [str(program), *arguments])
 

@@ -160,6 +160,23 @@ void ConfigDraft::check_together(const RunConfig& config, std::vector<std::strin
                "optimizer.clip_norm to 0, or optimizer.update to in_backward_twice, which runs "
                "forward and backward once more for the norm"));
   }
+  const DistributedConfig& ranks = config.distributed;
+  if (ranks.ranks % ranks.ep_size != 0) {
+    problems.push_back(concat(place_of("distributed.ep_size"), "found ", ranks.ep_size, ", with ",
+                              ranks.ranks, " ranks; it must divide their number"));
+  }
+  if (ranks.ranks > 1 && config.optimizer.update != "after_backward") {
+    problems.push_back(concat(place_of("optimizer.update"), "found ", config.optimizer.update, " with ",
+                              ranks.ranks, " ranks; several ranks take after_backward alone"));
+  }
+  if (ranks.ep_size > 1 && config.optimizer.states == "8bit") {
+    problems.push_back(concat(place_of("optimizer.states"), "found 8bit with distributed.ep_size ",
+                              ranks.ep_size, "; experts that are spread take fp32 or bf16"));
+  }
+  if (ranks.ranks > 1 && config.train.device == "cuda") {
+    problems.push_back(concat(place_of("distributed.ranks"), "found ", ranks.ranks,
+                              " with train.device cuda; several ranks run on the CPU alone"));
+  }
   if (!config.data.validation.empty() && config.data.validation_fraction > 0) {
     problems.push_back(place_of("data.validation_fraction") + "data.validation is set too; keep one of them");
   }

@@ -16,6 +16,7 @@ using Data = DataConfig;
 using Optimizer = OptimizerConfig;
 using Schedule = ScheduleConfig;
 using Train = TrainConfig;
+using Distributed = DistributedConfig;
 using Checkpoint = CheckpointConfig;
 
 constexpr OnResume kFixed = OnResume::kMustAgree;
@@ -97,7 +98,7 @@ const std::vector<Field>& run_config_fields() {
        "optimizer steps; wins over epochs"},
       {"train.micro_batch_size", at<&C::train, &Train::micro_batch_size>, within(1, 65536),
        "--micro-batch-size", kFixed, "packed rows of one forward pass"},
-      {"train.accumulation", at<&C::train, &Train::accumulation>, within(1, 65536), "--accumulation", kFixed,
+      {"train.accumulation", at<&C::train, &Train::accumulation>, within(1, 65536), "--accumulation", kFree,
        "micro-batches of one optimizer step"},
       {"train.seed", at<&C::train, &Train::seed>, within(0, 9.2e18), "--seed", kFixed,
        "of the data order and of stochastic rounding"},
@@ -120,6 +121,11 @@ const std::vector<Field>& run_config_fields() {
        "weight of the load-balancing loss; default: what the model's config.json asks for"},
       {"train.threads", at<&C::train, &Train::threads>, within(1, 4096), "--threads", kFree,
        "CPU threads; default: all cores"},
+
+      {"distributed.ranks", at<&C::distributed, &Distributed::ranks>, within(1, 4096), "--ranks", kFree,
+       "processes that train together, each on its own rows; started by the command, or by torchrun"},
+      {"distributed.ep_size", at<&C::distributed, &Distributed::ep_size>, within(1, 4096), "--ep-size", kFree,
+       "neighbouring ranks over which the experts are spread; it divides the number of ranks"},
 
       {"checkpoint.every_steps", at<&C::checkpoint, &Checkpoint::every_steps>, within(0, kMaxCount),
        "--save-every", kFree, "steps between checkpoints; 0: at the end and on a signal only"},

@@ -55,6 +55,11 @@ struct TrainConfig {
   std::optional<std::int64_t> threads;
 };
 
+struct DistributedConfig {
+  std::int64_t ranks = 1;    // processes; each trains on its own rows
+  std::int64_t ep_size = 1;  // neighbouring ranks over which the experts are spread; divides ranks
+};
+
 struct CheckpointConfig {
   std::int64_t every_steps = 0;  // 0: at the end and on a signal only
   std::int64_t keep_last = 2;
@@ -68,6 +73,7 @@ struct RunConfig {
   OptimizerConfig optimizer;
   ScheduleConfig schedule;
   TrainConfig train;
+  DistributedConfig distributed;
   CheckpointConfig checkpoint;
   std::int64_t log_every = 1;
   std::int64_t eval_every = 0;  // 0: at the end only, when there is validation data

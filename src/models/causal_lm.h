@@ -35,6 +35,7 @@ class CausalLM {
   const ModelSpec& spec() const { return spec_; }
   const ParameterSet& parameters() const { return parameters_; }
   ParameterSet& parameters() { return parameters_; }
+  const Mesh& mesh() const { return mesh_; }
   const std::string& source() const { return source_; }  // the folder it was read from
 
   // Writes a Hugging Face folder, whole or not at all: names, layout and dtypes of the released checkpoint, with config,

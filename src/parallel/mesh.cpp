@@ -114,9 +114,10 @@ at::Tensor all_gather(const ProcessGroup& group, const at::Tensor& tensor) {
   }
   std::vector<std::int64_t> shape = tensor.sizes().vec();
   shape.insert(shape.begin(), group->getSize());
-  at::Tensor result = tensor.new_empty(shape), own = tensor.contiguous();
+  at::Tensor result = tensor.new_empty({group->getSize() * tensor.numel()});
+  at::Tensor own = tensor.contiguous().view({-1});
   group->_allgather_base(result, own)->wait();
-  return result;
+  return result.view(shape);
 }
 
 at::Tensor all_to_all(const ProcessGroup& group, const at::Tensor& rows,

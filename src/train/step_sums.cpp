@@ -24,6 +24,8 @@ void StepSums::add(const LossOutput& output, double share) {
   sums_[2].add_(output.correct.sum());
 }
 
+void StepSums::sum_over(const ProcessGroup& group) { all_reduce_(group, {sums_}); }
+
 StepSums::Values StepSums::values() const {
   const at::Tensor host = sums_.cpu();
   const auto* value = host.const_data_ptr<double>();
@@ -46,6 +48,8 @@ void ExpertLoad::add(const std::vector<at::Tensor>& counts) {
     layers_[i] = layers_[i].defined() ? layers_[i] + counts[i] : counts[i];
   }
 }
+
+void ExpertLoad::sum_over(const ProcessGroup& group) { all_reduce_(group, layers_); }
 
 void ExpertLoad::report(StepMetrics& metrics) const {
   if (layers_.empty()) {

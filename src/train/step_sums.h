@@ -2,6 +2,7 @@
 #pragma once
 #include "models/decoder.h"
 #include "ops/block.h"
+#include "parallel/mesh.h"
 #include "train/metrics.h"
 
 #include <vector>
@@ -13,6 +14,8 @@ class StepSums {
   explicit StepSums(at::Device device);
   void add(const LossOutput& output,
            double share);  // `share` of the micro-batch in the step, for the auxiliary loss
+
+  void sum_over(const ProcessGroup& group);  // collective
 
   struct Values {
     double loss;  // sum over supervised tokens
@@ -39,6 +42,7 @@ class NormSum {
 class ExpertLoad {
  public:
   void add(const std::vector<at::Tensor>& counts);
+  void sum_over(const ProcessGroup& group);  // collective
   void report(StepMetrics& metrics) const;
 
  private:

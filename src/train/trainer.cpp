@@ -20,6 +20,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <chrono>
@@ -51,7 +52,7 @@ at::Device choose_device(const std::string& name) {
 }  // namespace
 
 struct Trainer::Impl {
-  explicit Impl(const RunConfig& run_config);
+  Impl(const RunConfig& run_config, const Mesh& mesh);
 
   RunEnd run();
   Evaluation evaluate();
@@ -64,6 +65,10 @@ struct Trainer::Impl {
   void report_evaluation(std::int64_t step);
   void report_samples();
   void report_memory();
+  void append(const Json& line);  // to metrics.jsonl, on the first rank
+  std::vector<std::int64_t> sum_over_ranks(std::vector<std::int64_t> values) const;
+  FirstRows first_rows() const;
+  CheckpointTensors whole_tensors() const;
   CheckpointTensors tensors() const { return {named_weights(model.parameters()), optimizer->state()}; }
 
   RunConfig config;
@@ -72,7 +77,7 @@ struct Trainer::Impl {
   std::unique_ptr<DataLoader> train_data;       // absent for evaluation alone
   std::unique_ptr<DataLoader> validation_data;  // absent without validation data
   std::unique_ptr<Optimizer> optimizer;
-  std::unique_ptr<MetricsFile> metrics_file;
+  std::unique_ptr<MetricsFile> metrics_file;  // of the first rank
   std::string checkpoints;
   double aux_loss_coef = 0.0;
   std::int64_t total_steps = 0;
@@ -81,13 +86,13 @@ struct Trainer::Impl {
   double seconds = 0.0;
 };
 
-Trainer::Impl::Impl(const RunConfig& run_config)
+Trainer::Impl::Impl(const RunConfig& run_config, const Mesh& mesh)
     : config(run_config),
       precision(precision_from_name(config.train.precision)),
       // Master weights start from the checkpoint's values, not from their bf16 roundings.
       model(CausalLM::from_pretrained(
           config.model, precision == Precision::kBf16Master ? at::kFloat : weight_type(precision),
-          choose_device(config.train.device))) {
+          mesh.world > 1 ? at::Device(at::kCPU) : choose_device(config.train.device), mesh)) {
   aten::make_products_reproducible();
   if (config.train.deterministic) {
     aten::make_deterministic();
@@ -96,11 +101,11 @@ Trainer::Impl::Impl(const RunConfig& run_config)
     at::set_num_threads(static_cast<int>(*config.train.threads));
   }
   aux_loss_coef = config.train.router_aux_loss_coef.value_or(model.spec().router_aux_loss_coef);
-  validation_data = open_validation_data(config, model.spec().vocab_size);
+  validation_data = open_validation_data(config, model.spec().vocab_size, mesh.rank, mesh.world);
   if (config.output.empty()) {
     return;
   }
-  train_data = open_training_data(config, model.spec().vocab_size);
+  train_data = open_training_data(config, model.spec().vocab_size, mesh.rank, mesh.world);
   optimizer = std::make_unique<Optimizer>(model.parameters(), config.optimizer, precision, config.train.seed);
   log_experts(model, config.train.experts_implementation);
   const double batches = config.train.epochs * static_cast<double>(train_data->batches_per_epoch());
@@ -108,7 +113,53 @@ Trainer::Impl::Impl(const RunConfig& run_config)
       1, static_cast<std::int64_t>(std::ceil(batches / static_cast<double>(config.train.accumulation)))));
   checkpoints = config.output + "/checkpoints";
   resume();
-  metrics_file = std::make_unique<MetricsFile>(config.output + "/metrics.jsonl", done_steps);
+  if (mesh.is_first()) {
+    metrics_file = std::make_unique<MetricsFile>(config.output + "/metrics.jsonl", done_steps);
+  }
+}
+
+void Trainer::Impl::append(const Json& line) {
+  if (metrics_file != nullptr) {
+    metrics_file->append(line);
+  }
+}
+
+// What ranks must agree on, because all of them act on it: the sums over ranks.
+std::vector<std::int64_t> Trainer::Impl::sum_over_ranks(std::vector<std::int64_t> values) const {
+  if (model.mesh().world > 1) {
+    const at::Tensor sums =
+        at::tensor(values, at::TensorOptions().dtype(at::kLong)).to(model.parameters().device());
+    all_reduce_(model.mesh().all, {sums});
+    const at::Tensor host = sums.cpu();
+    std::copy_n(host.const_data_ptr<std::int64_t>(), values.size(), values.begin());
+  }
+  return values;
+}
+
+FirstRows Trainer::Impl::first_rows() const {
+  FirstRows result;
+  for (const Parameter& parameter : model.parameters().list()) {
+    if (parameter.total_rows > 0) {
+      result.emplace(parameter.name, parameter.first_row);
+    }
+  }
+  return result;
+}
+
+// Weights and states on the host, with all experts on the first rank. Collective.
+CheckpointTensors Trainer::Impl::whole_tensors() const {
+  std::unordered_map<std::string, std::int64_t> totals;
+  for (const Parameter& parameter : model.parameters().list()) {
+    totals.emplace(parameter.name, parameter.total_rows);
+  }
+  CheckpointTensors whole = on_host(tensors());
+  for (auto& [name, tensor] : whole.model) {
+    tensor = gather_experts(model.mesh(), tensor, totals.at(name));
+  }
+  for (auto& [name, tensor] : whole.optimizer) {  // KIND.NAME
+    tensor = gather_experts(model.mesh(), tensor, totals.at(name.substr(name.find('.') + 1)));
+  }
+  return whole;
 }
 
 void Trainer::Impl::resume() {
@@ -119,7 +170,7 @@ void Trainer::Impl::resume() {
   const Json progress = begin_resume(*checkpoint, config, *train_data);
   try {
     const CheckpointTensors current = tensors(), host = on_host(current);
-    load_checkpoint_tensors(*checkpoint, host);
+    load_checkpoint_tensors(*checkpoint, host, first_rows());
     copy_tensors(host, current);
   } catch (const IoError& error) {
     fail<ConfigError>(error.what(), advice_if_damaged(*checkpoint));
@@ -131,6 +182,10 @@ void Trainer::Impl::resume() {
 }
 
 void Trainer::Impl::save(std::int64_t step) {
+  const CheckpointTensors whole = whole_tensors();
+  if (!model.mesh().is_first()) {
+    return;
+  }
   Json progress = Json::object();
   progress.set("step", step);
   progress.set("tokens", tokens_seen);
@@ -139,7 +194,7 @@ void Trainer::Impl::save(std::int64_t step) {
   progress.set("model", model.source());
   progress.set("model_fingerprint", model_fingerprint(model.source()));
   progress.set("config", run_config_to_json(config));
-  const std::string folder = save_training_checkpoint(checkpoints, step, progress, on_host(tensors()));
+  const std::string folder = save_training_checkpoint(checkpoints, step, progress, whole);
   prune_checkpoints(checkpoints, config.checkpoint.keep_last);
   log_info("saved ", folder);
 }
@@ -151,6 +206,9 @@ StepBatches Trainer::Impl::next_batches() {
     step.supervised_tokens += step.batches.back().supervised_tokens;
     step.tokens += static_cast<std::int64_t>(step.batches.back().tokens.size());
   }
+  const std::vector<std::int64_t> sums = sum_over_ranks({step.supervised_tokens, step.tokens});
+  step.supervised_tokens = sums[0];
+  step.tokens = sums[1];
   return step;
 }
 
@@ -196,6 +254,8 @@ Trainer::Evaluation Trainer::Impl::evaluate() {
     sums.add(training_step().loss(batch, 0.0, 1.0), 0.0);
     result.supervised_tokens += batch.supervised_tokens;
   }
+  sums.sum_over(model.mesh().all);
+  result.supervised_tokens = sum_over_ranks({result.supervised_tokens})[0];
   const double count = static_cast<double>(std::max<std::int64_t>(1, result.supervised_tokens));
   result.loss = sums.values().loss / count;
   result.accuracy = sums.values().correct / count;
@@ -210,7 +270,7 @@ void Trainer::Impl::report_evaluation(std::int64_t step) {
   line.set("step", step);
   line.set("validation_loss", result.loss);
   line.set("validation_accuracy", result.accuracy);
-  metrics_file->append(line);
+  append(line);
   log_info("step ", step, "/", total_steps, "  validation loss ", result.loss, "  accuracy ",
            result.accuracy);
 }
@@ -223,7 +283,7 @@ void Trainer::Impl::report_samples() {
   line.set("dropped_samples", train_data->num_dropped());
   line.set("truncated_samples", train_data->num_truncated());
   line.set("longest_sample", train_data->longest_sample());
-  metrics_file->append(line);
+  append(line);
 }
 
 // Of a GPU, at the end of a run.
@@ -237,7 +297,7 @@ void Trainer::Impl::report_memory() {
   line.set("step", done_steps);
   line.set("gpu_allocated_bytes", peak.allocated);
   line.set("gpu_reserved_bytes", peak.reserved);
-  metrics_file->append(line);
+  append(line);
   log_info("GPU memory: at most ", bytes_text(static_cast<std::uint64_t>(peak.allocated)), " allocated, ",
            bytes_text(static_cast<std::uint64_t>(peak.reserved)), " reserved");
 }
@@ -249,7 +309,7 @@ RunEnd Trainer::Impl::run() {
   for (std::int64_t step = done_steps + 1; step <= total_steps; ++step) {
     const StepMetrics metrics = train_step(step);
     done_steps = step;
-    metrics_file->append(to_json(metrics));
+    append(to_json(metrics));
     if (step == 1) {
       report_samples();
     }
@@ -259,9 +319,10 @@ RunEnd Trainer::Impl::run() {
     if (validation_data != nullptr && (due(step, config.eval_every) || step == total_steps)) {
       report_evaluation(step);
     }
-    const bool stop = signals.stop_requested() != 0;
-    if (due(step, config.checkpoint.every_steps) || step == total_steps || stop ||
-        signals.take_save_request()) {
+    const std::vector<std::int64_t> asked =
+        sum_over_ranks({signals.stop_requested() != 0 ? 1 : 0, signals.take_save_request() ? 1 : 0});
+    const bool stop = asked[0] > 0;
+    if (due(step, config.checkpoint.every_steps) || step == total_steps || stop || asked[1] > 0) {
       save(step);
       saved_step = step;
     }
@@ -284,7 +345,7 @@ RunEnd Trainer::Impl::run() {
   return RunEnd::kFinished;
 }
 
-Trainer::Trainer(const RunConfig& config) : impl_(std::make_unique<Impl>(config)) {}
+Trainer::Trainer(const RunConfig& config, const Mesh& mesh) : impl_(std::make_unique<Impl>(config, mesh)) {}
 Trainer::~Trainer() = default;
 RunEnd Trainer::run() { return impl_->run(); }
 Trainer::Evaluation Trainer::evaluate() { return impl_->evaluate(); }

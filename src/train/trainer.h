@@ -1,6 +1,7 @@
 // A training run, from the resolved configuration to the exported model.
 #pragma once
 #include "config/run_config.h"
+#include "parallel/mesh.h"
 
 #include <cstdint>
 #include <functional>
@@ -15,7 +16,8 @@ class Trainer {
  public:
   // Loads the model and opens the data: `config.model` is a folder, `config.data.train` and `.validation` are folders that
   // `phalanx prepare` wrote. Resumes as config.checkpoint.resume says. Throws ConfigError and IoError.
-  explicit Trainer(const RunConfig& config);
+  // With several ranks in `mesh` every call is collective, and the first rank alone writes.
+  explicit Trainer(const RunConfig& config, const Mesh& mesh = {});
   ~Trainer();
 
   // Trains to the last step, or to the next step boundary after SIGTERM or SIGINT, saving before it returns. Throws Error when

@@ -8,6 +8,11 @@
 #include "io/safetensors.h"
 #include "models/parameter_set.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
 namespace phalanx {
 namespace {
 
@@ -42,7 +47,38 @@ Json write_tensors(const std::string& path, const NamedTensors& tensors, ThreadP
   return checksums;
 }
 
-void read_tensors(const std::string& folder, const std::string& name, const NamedTensors& tensors) {
+// "exp_avg.model.norm.weight" -> "model.norm.weight"; the model's own tensors have no such prefix.
+std::int64_t first_row_of(const std::string& key, const FirstRows& first_rows) {
+  auto found = first_rows.find(key);
+  if (found == first_rows.end()) {
+    found = first_rows.find(key.substr(key.find('.') + 1));
+  }
+  return found == first_rows.end() ? -1 : found->second;
+}
+
+// Reads `tensor`, which begins `skipped` bytes into the stored one, and returns the checksum of all of that: what others hold is read
+// too, and looked at alone.
+std::string read_part(const SafetensorsFile& file, const TensorInfo& stored, std::uint64_t bytes,
+                      std::uint64_t skipped, const at::Tensor& tensor) {
+  constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
+  std::vector<std::byte> piece(std::min(bytes, kPiece));
+  auto* memory = static_cast<std::byte*>(tensor.mutable_data_ptr());
+  const std::uint64_t end = skipped + tensor.nbytes();
+  Xxh64 hash;
+  for (std::uint64_t at = 0; at < bytes; at += kPiece) {
+    const std::uint64_t count = std::min(kPiece, bytes - at);
+    file.read(stored, at, count, piece.data());
+    hash.update(piece.data(), count);
+    const std::uint64_t from = std::max(at, skipped), to = std::min(at + count, end);
+    if (from < to) {
+      std::memcpy(memory + (from - skipped), piece.data() + (from - at), to - from);
+    }
+  }
+  return hex_digest(hash.digest());
+}
+
+void read_tensors(const std::string& folder, const std::string& name, const NamedTensors& tensors,
+                  const FirstRows& first_rows) {
   const CheckpointManifest manifest(folder);
   const SafetensorsFile file(folder + "/" + name);
   PHALANX_CHECK(file.tensors().size() == tensors.size(), IoError, file.path(), ": holds ",
@@ -52,11 +88,26 @@ void read_tensors(const std::string& folder, const std::string& name, const Name
   pool.parallel_for(tensors.size(), [&](std::size_t i) {
     const auto& [key, tensor] = tensors[i];
     const TensorInfo& stored = file.at(key);
-    const TensorInfo wanted = info_of(key, tensor);
+    TensorInfo wanted = info_of(key, tensor);
+    const std::int64_t first_row = first_row_of(key, first_rows);
+    if (first_row >= 0 && !stored.shape.empty() && !wanted.shape.empty()) {
+      PHALANX_CHECK(first_row + wanted.shape[0] <= stored.shape[0], IoError, file.path(), ": tensor ", key,
+                    " has ", stored.shape[0], " rows, this rank needs those up to ",
+                    first_row + wanted.shape[0], "; resume with the model it was saved with");
+      wanted.shape[0] = stored.shape[0];
+    }
     PHALANX_CHECK(stored.dtype == wanted.dtype && stored.shape == wanted.shape, IoError, file.path(),
                   ": tensor ", key, " is ", dtype_name(stored.dtype), " ", shape_text(stored.shape),
                   ", this run needs ", dtype_name(wanted.dtype), " ", shape_text(wanted.shape),
                   "; resume with the model and precision it was saved with");
+    if (first_row >= 0) {
+      const std::uint64_t row = tensor.nbytes() / static_cast<std::uint64_t>(tensor.size(0));
+      const auto rows = static_cast<std::uint64_t>(stored.shape[0]);
+      manifest.check(
+          name, key,
+          read_part(file, stored, rows * row, static_cast<std::uint64_t>(first_row) * row, tensor));
+      return;
+    }
     file.read(stored, 0, tensor.nbytes(), tensor.mutable_data_ptr());
     manifest.check(name, key, hex_digest(xxh64(tensor.const_data_ptr(), tensor.nbytes())));
   });
@@ -103,13 +154,15 @@ std::string save_training_checkpoint(const std::string& checkpoints, std::int64_
   return folder.target();
 }
 
-void load_checkpoint_weights(const std::string& folder, const NamedTensors& model) {
-  read_tensors(folder, "model.safetensors", model);
+void load_checkpoint_weights(const std::string& folder, const NamedTensors& model,
+                             const FirstRows& first_rows) {
+  read_tensors(folder, "model.safetensors", model, first_rows);
 }
 
-void load_checkpoint_tensors(const std::string& folder, const CheckpointTensors& tensors) {
-  load_checkpoint_weights(folder, tensors.model);
-  read_tensors(folder, "optimizer.safetensors", tensors.optimizer);
+void load_checkpoint_tensors(const std::string& folder, const CheckpointTensors& tensors,
+                             const FirstRows& first_rows) {
+  load_checkpoint_weights(folder, tensors.model, first_rows);
+  read_tensors(folder, "optimizer.safetensors", tensors.optimizer, first_rows);
 }
 
 }  // namespace phalanx

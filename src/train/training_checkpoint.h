@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 
 namespace phalanx {
 
@@ -32,9 +33,14 @@ void copy_tensors(const CheckpointTensors& from,
 std::string save_training_checkpoint(const std::string& checkpoints, std::int64_t step, const Json& progress,
                                      const CheckpointTensors& tensors);
 
+// Of tensors that hold a part of the checkpoint's rows: the first one, by the name of the parameter.
+using FirstRows = std::unordered_map<std::string, std::int64_t>;
+
 // Reads into the tensors given, which must be those of the checkpoint in name, dtype and shape. Throws IoError that names file and
 // tensor.
-void load_checkpoint_tensors(const std::string& folder, const CheckpointTensors& tensors);
-void load_checkpoint_weights(const std::string& folder, const NamedTensors& model);  // the weights alone
+void load_checkpoint_tensors(const std::string& folder, const CheckpointTensors& tensors,
+                             const FirstRows& first_rows = {});
+void load_checkpoint_weights(const std::string& folder, const NamedTensors& model,
+                             const FirstRows& first_rows = {});  // the weights alone
 
 }  // namespace phalanx

@@ -1,8 +1,10 @@
 #include "train/training_step.h"
 
 #include "core/error.h"
-#include "ops/adamw.h"
+#include "ops/linear_cross_entropy.h"
+#include "parallel/all_to_all.h"
 #include "train/gradient_buckets.h"
+#include "train/gradient_sync.h"
 
 #include <ATen/ops/from_blob.h>
 
@@ -28,13 +30,23 @@ struct BatchTensors {
   SequenceLayout layout;
 };
 
+// What a rank computes that has no rows left while others have: their experts may be here. It counts for nothing.
+Batch idle_batch() {
+  Batch batch;
+  batch.tokens = {0};
+  batch.labels = {kIgnoredLabel};
+  batch.lengths = {1};
+  return batch;
+}
+
 }  // namespace
 
 LossOutput TrainingStep::loss(const Batch& batch, double aux_share, double divisor) const {
-  const BatchTensors tensors(batch, model_.parameters().device());
+  const BatchTensors tensors(batch.tokens.empty() ? idle_batch() : batch, model_.parameters().device());
   LossOptions options;
   options.decoder.experts = experts_implementation_from_name(config_.train.experts_implementation);
   options.decoder.recompute = recompute_from_name(config_.train.recompute);
+  options.decoder.dispatcher = make_dispatcher(model_.mesh());
   options.aux_loss_coef = aux_loss_coef_;
   options.aux_loss_share = aux_share;
   options.loss_divisor = divisor;
@@ -65,6 +77,11 @@ void TrainingStep::forward_backward(const StepBatches& step, StepOutcome& outcom
     LossOutput output = loss(batch, share, step.divisor());
     output.objective.backward();
     after_each();
+    if (batch.tokens.empty()) {
+      for (at::Tensor& counts : output.expert_counts) {
+        counts = counts.new_zeros(counts.sizes());
+      }
+    }
     outcome.load.add(output.expert_counts);
     outcome.sums.add(output, share);
   }
@@ -80,7 +97,9 @@ void TrainingStep::update_after_backward(std::int64_t number, const StepBatches&
   GradientAccumulator accumulator(model_.parameters(), config_.train.accumulation);
   forward_backward(step, outcome, [&] { accumulator.add(); });
   const Tensors gradients = accumulator.gradients();
-  outcome.grad_norm = global_norm(gradients).item<double>();
+  outcome.sums.sum_over(model_.mesh().all);
+  outcome.load.sum_over(model_.mesh().all);
+  outcome.grad_norm = sum_over_ranks(model_.mesh(), model_.parameters(), gradients);
   check_finite(number, step, outcome, gradients, "the weights have not been touched");
   std::vector<std::size_t> all(gradients.size());
   std::iota(all.begin(), all.end(), 0);

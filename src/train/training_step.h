@@ -13,7 +13,7 @@
 
 namespace phalanx {
 
-// The micro-batches of one step.
+// The micro-batches of one step on this rank, and the tokens of all ranks.
 struct StepBatches {
   std::vector<Batch> batches;
   std::int64_t tokens = 0, supervised_tokens = 0;

@@ -23,7 +23,7 @@ def torchrun(script, world, *arguments, timeout=300):
     )
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_every_gradient_is_that_of_one_device(world):
     run = torchrun("gradient_cases.py", world)
     assert run.returncode == 0, run.stdout + run.stderr[-3000:]

@@ -12,7 +12,7 @@ bool holds_out(const RunConfig& config) {
   return config.data.validation.empty() && config.data.validation_fraction > 0.0;
 }
 
-LoaderOptions loader_options(const RunConfig& config, bool for_training) {
+LoaderOptions loader_options(const RunConfig& config, bool for_training, int rank, int world) {
   LoaderOptions options;
   options.sequence_length = config.data.sequence_length;
   options.packing = config.data.packing;
@@ -20,6 +20,8 @@ LoaderOptions loader_options(const RunConfig& config, bool for_training) {
   options.rows = config.train.micro_batch_size;
   options.seed = config.train.seed;
   options.shuffle = for_training;
+  options.rank = rank;
+  options.world = world;
   options.validation_fraction = holds_out(config) ? config.data.validation_fraction : 0.0;
   options.validation_part = holds_out(config) && !for_training;
   return options;
@@ -27,17 +29,20 @@ LoaderOptions loader_options(const RunConfig& config, bool for_training) {
 
 }  // namespace
 
-std::unique_ptr<DataLoader> open_training_data(const RunConfig& config, std::int64_t vocab_size) {
-  return std::make_unique<DataLoader>(config.data.train, loader_options(config, /*for_training=*/true),
-                                      vocab_size);
+std::unique_ptr<DataLoader> open_training_data(const RunConfig& config, std::int64_t vocab_size, int rank,
+                                               int world) {
+  return std::make_unique<DataLoader>(config.data.train,
+                                      loader_options(config, /*for_training=*/true, rank, world), vocab_size);
 }
 
-std::unique_ptr<DataLoader> open_validation_data(const RunConfig& config, std::int64_t vocab_size) {
+std::unique_ptr<DataLoader> open_validation_data(const RunConfig& config, std::int64_t vocab_size, int rank,
+                                                 int world) {
   if (!holds_out(config) && config.data.validation.empty()) {
     return nullptr;
   }
   return std::make_unique<DataLoader>(holds_out(config) ? config.data.train : config.data.validation,
-                                      loader_options(config, /*for_training=*/false), vocab_size);
+                                      loader_options(config, /*for_training=*/false, rank, world),
+                                      vocab_size);
 }
 
 std::string describe(const DataLoader& data, const DataConfig& config) {
