@@ -37,13 +37,14 @@ def objective(model, tokens, labels, lengths, share):
     return model.forward(tokens, labels, lengths)["loss"] * share
 
 
-def engine(folder, aux, groups=()):
+def engine(folder, aux, recompute="none", groups=()):
+    device = torch.device("cpu")
     return torch.classes.phalanx.CausalLM(
-        str(folder), "float32", "auto", aux, torch.device("cpu"), True, list(groups)
+        str(folder), "float32", "auto", aux, device, True, recompute, list(groups)
     )
 
 
-def check(folder, ep_size, groups, world_groups, aux, batches):
+def check(folder, ep_size, groups, world_groups, aux, batches, recompute):
     """Errors by parameter name, where they are too large."""
     rank = dist.get_rank()
     counts = [int((labels != -100).sum()) for _, labels, _ in batches]
@@ -51,7 +52,7 @@ def check(folder, ep_size, groups, world_groups, aux, batches):
     for batch, count in zip(batches, counts, strict=True):
         if count:
             objective(one, *batch, count / sum(counts)).backward()
-    mine = engine(folder, aux, groups)
+    mine = engine(folder, aux, recompute, groups)
     # A rank without labels takes part all the same, and adds nothing.
     objective(mine, *batches[rank], max(counts[rank], 1) / sum(counts)).backward()
     wrong = {}
@@ -132,7 +133,8 @@ def main():
             batches = [documents(config.vocab_size, r, seed, equal) for r in range(world)]
             if silent is not None:
                 batches[silent % world][1].fill_(-100)
-            wrong = check(folder, size, groups[size], by_size[size], aux, batches)
+            recompute = ("none", "selective", "full")[number % 3]
+            wrong = check(folder, size, groups[size], by_size[size], aux, batches, recompute)
             if wrong:
                 failures += 1
                 print(f"rank {rank}: {name}, ep_size {size}: {wrong}", flush=True)
