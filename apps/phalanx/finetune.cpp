@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "data_files.h"
 #include "engine.h"
+#include "models/spec/expert_shares.h"
 #include "preflight.h"
 #include "ranks.h"
 #include "run_folder.h"
@@ -28,6 +29,7 @@ int finetune(const Arguments& arguments) {
   }
   check_run_folder(config);
   const CheckedModel model = check_inputs(config);
+  check_expert_shares(model.spec, config.distributed.ep_size);
   const AvailableMemory available = available_memory(config.train.device);
   check_memory(model.spec, config, available);
 

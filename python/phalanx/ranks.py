@@ -61,6 +61,7 @@ def train(config: str) -> tuple[int, str]:
     engine.load()
     try:
         groups = make_groups(resolved["distributed"]["ep_size"])
+        dist.barrier()  # no rank may fail and leave while others still look for it
         return torch.ops.phalanx.finetune_rank(config, groups)
     finally:
         dist.destroy_process_group()

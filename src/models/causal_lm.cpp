@@ -5,6 +5,7 @@
 #include "io/hf_checkpoint.h"
 #include "io/hub_cache.h"
 #include "models/spec/checkpoint_io.h"
+#include "models/spec/expert_shares.h"
 
 namespace phalanx {
 namespace {
@@ -24,15 +25,6 @@ std::vector<ParameterBuffer> buffers_of(const ParameterSet& parameters) {
     }
   }
   return buffers;
-}
-
-void check_experts(const ModelSpec& spec, const Mesh& mesh) {
-  for (const LayerSpec& layer : spec.layers) {
-    PHALANX_CHECK(
-        !layer.feed_forward.router.has_value() || layer.feed_forward.router->num_experts >= mesh.ep_size,
-        ConfigError, "ep_size is ", mesh.ep_size, ", but a layer has ",
-        layer.feed_forward.router->num_experts, " experts; each rank needs at least one: lower ep_size");
-  }
 }
 
 }  // namespace
@@ -55,7 +47,7 @@ CausalLM CausalLM::without_weights(const std::string& model, std::optional<at::S
   result.source_ = resolve_model(model);
   result.spec_ = load_model_spec(result.source_);
   result.mesh_ = mesh;
-  check_experts(result.spec_, mesh);
+  check_expert_shares(result.spec_, mesh.ep_size);
   const at::ScalarType stored = to_scalar_type(result.spec_.dtype.value_or(Dtype::kF32));
   result.parameters_ =
       ParameterSet(result.spec_, dtype.value_or(stored), device, mesh.ep_rank(), mesh.ep_size);

@@ -82,7 +82,7 @@ CONFIG_CASES = [
     config_case(
         "layers-huge", {"num_hidden_layers": 10**12}, "num_hidden_layers is 1000000000000", "from 1 to 1000"
     ),
-    config_case("experts-huge", {"num_experts": 10**6}, "num_experts is 1000000", "from 1 to 512"),
+    config_case("experts-huge", {"num_experts": 10**6}, "num_experts is 1000000", "from 0 to 512"),
     config_case("text-for-number", {"hidden_size": "32"}, 'hidden_size is "32"', "must be an integer"),
     config_case("fraction", {"num_hidden_layers": 2.5}, "num_hidden_layers is 2.5", "must be an integer"),
     config_case("odd-head", {"head_dim": 7}, "head_dim is 7", "must be even"),
