@@ -1,5 +1,6 @@
 #include "ranks.h"
 
+#include "core/engine_library.h"
 #include "core/file.h"
 #include "python_step.h"
 
@@ -27,6 +28,8 @@ int run_ranks(const Json& config, std::int64_t ranks) {
     hand_over(path, config.dump());
     return 0;
   }
+  // Python would look beside its package, which a program in a build tree does not use.
+  setenv("PHALANX_LIBRARY", find_engine(this_program()).library.c_str(), /*overwrite=*/1);
   const std::string file =
       (std::filesystem::temp_directory_path() / ("phalanx-ranks-" + std::to_string(getpid()) + ".json"))
           .string();

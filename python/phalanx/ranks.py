@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from phalanx import engine
+from phalanx.errors import NOT_ACCEPTABLE
 
 _PR_SET_PDEATHSIG = 1  # the launcher's end is ours
 
@@ -44,7 +45,10 @@ def main(config_file: str) -> int:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ["PHALANX_LAUNCHER"]):
         return 1  # it has ended already
-    code, message = train(Path(config_file).read_text())
+    try:
+        code, message = train(Path(config_file).read_text())
+    except engine.EngineError as error:
+        code, message = NOT_ACCEPTABLE, str(error)
     if message and (path := os.environ.get("PHALANX_ERROR_FILE")):
         Path(path).write_text(message)
     return code

@@ -107,6 +107,11 @@ def test_goes_on_with_another_number_of_ranks(model, data, one_rank, tmp_path):
     assert_same_run(output, one_rank)
 
 
+def test_ranks_use_the_engine_of_the_program(model, data, tmp_path, monkeypatch):
+    monkeypatch.delenv("PHALANX_LIBRARY")
+    finetune(model, data, tmp_path / "run", **{**FIELDS, "train__max_steps": 1}, **RANKS[0])
+
+
 @pytest.mark.slow
 def test_the_same_job_gives_the_same_bits(model, data, tmp_path):
     runs = [tmp_path / "first", tmp_path / "second"]
